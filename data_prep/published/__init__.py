@@ -1,8 +1,8 @@
 """A user's own clone of the published ESC-Eval repository as records: cards, sample dialogues, ESC-RANK's scores of them.
 
-Files are found by name, wherever they lie: `card_high_*.json` and `test_*.json` (cards), `result/…/SUPPORTER_LANGUAGE.json` or
-`result_SUPPORTER_LANGUAGE.json` (dialogues on the cards of test_*.json, in their order), `score/…` or `score_…` likewise (what
-the published scorer wrote: ESC-RANK's verdicts, -1 where it could not read its answer).
+Files are found by name in any folder: `card_high_*.json` and `test_*.json` (cards), `result/…/SUPPORTER_LANGUAGE.json` or
+`result_SUPPORTER_LANGUAGE.json` (dialogues on the cards of test_*.json, in their order), `score/…` or `score_…` likewise
+(ESC-RANK's verdicts as the published scorer wrote them, -1 where it could not parse an answer).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ RUBRIC = "esc_eval"
 UNREAD = -1
 _CARDS = re.compile(r"(card_high|test)_(en|zh|ch)\.json")
 _RUN = re.compile(r"(?:(result|score)_)?(.+)_(en|zh)\.json")
-# Both spellings are published: the sample dialogues have the first, the script at its last commit writes the second.
+# Both spellings occur: the first in the sample dialogues, the second in what the script at its last commit writes.
 _MARKERS: dict[str, Literal["seeker", "supporter"]] = {
     "AI assistant：": "supporter",
     "AI assitant：": "supporter",
     "ESC-Role：": "seeker",
 }
-MARKED = ("AI assistant：", "ESC-Role：")  # what the published scorer knows
+MARKED = ("AI assistant：", "ESC-Role：")  # the spellings that the published scorer recognises
 _LANGUAGE: dict[str, Language] = {"en": "en", "zh": "zh", "ch": "zh"}
 
 
@@ -46,7 +46,7 @@ class PublishedRun:
     path: Path
 
     def dialogue_id(self, index: str) -> str:
-        """The id of the dialogue at this place of the file: the same for its scores."""
+        """The id of the dialogue with this key in the file, and of its scores."""
         return f"esc-eval-{self.name}-{index}"
 
 
@@ -60,7 +60,7 @@ class Clone:
     scripts: list[Path] = field(default_factory=list)
 
     def missing(self) -> list[str]:
-        """What a whole clone has and this one lacks, a line each."""
+        """The files of a complete clone that this one lacks, a line each."""
         names = {"high cards": "card_high", "test cards": "test"}
         lines = []
         for language in ("en", "zh"):
@@ -73,7 +73,7 @@ class Clone:
 
 
 def find_clone(folder: Path) -> Clone:
-    """The published files in a folder. Raises `UserError` when there is none, or two of one name."""
+    """The published files in a folder. Raises `UserError` if there are none, or two of one name."""
     if not folder.is_dir():
         raise UserError(f"no such folder: {folder} (a clone of the published ESC-Eval repository is expected)")
     clone = Clone()
@@ -85,31 +85,27 @@ def find_clone(folder: Path) -> Clone:
             clone.scripts.append(path)
         elif match := _CARDS.fullmatch(path.name):
             kind = "high cards" if match[1] == "card_high" else "test cards"
-            _only(clone.cards, (kind, _LANGUAGE[match[2]]), path)
+            _add(clone.cards, (kind, _LANGUAGE[match[2]]), path)
         elif match := _RUN.fullmatch(path.name):
             kinds = [match[1]] if match[1] else [part for part in parts[:-1] if part in ("result", "score")]
             if kinds:
                 run = PublishedRun(f"{match[2]}_{match[3]}", match[2], _LANGUAGE[match[3]], path)
-                _only(clone.results if kinds[-1] == "result" else clone.scores, run.name, run)
+                _add(clone.results if kinds[-1] == "result" else clone.scores, run.name, run)
     if not (clone.cards or clone.results or clone.scores or clone.scripts):
-        raise UserError(
-            f"{folder}: none of the published files (card_high_*.json, test_*.json, result and score files, scripts)"
-        )
+        names = "card_high_*.json, test_*.json, result and score files, scripts"
+        raise UserError(f"{folder}: none of the published files ({names})")
     return clone
 
 
-def _only(files: dict[Any, Any], key: Any, value: Path | PublishedRun) -> None:
-    if key in files:
+def _add(files: dict[Any, Any], key: Any, value: Path | PublishedRun) -> None:
+    if files.setdefault(key, value) is not value:
         first, second = (item.path if isinstance(item, PublishedRun) else item for item in (files[key], value))
         raise UserError(f"two files of one name: {first} and {second}; keep one of them")
-    files[key] = value
 
 
 def read_dialogues(run: PublishedRun, cards: Sequence[RoleCard], reader: CorpusReader) -> Iterator[Dialogue]:
-    """The dialogues of one result file; each is linked to the card at its place in the test cards, where there is one.
-
-    A unit is one dialogue (its id ends in its key). The fixed greeting opens it.
-    """
+    """The dialogues of one result file, each linked to the test card at its index, if there is one. A unit is one dialogue,
+    which the fixed greeting opens; its id ends in its key."""
     by_place = {str(place): card.id for place, card in enumerate(cards)}
     for index, value in _entries(run, reader):
         with reader.accounting(reader.row(f"{run.path}: dialogue {index[:60]}", value)):
@@ -130,7 +126,7 @@ def read_dialogues(run: PublishedRun, cards: Sequence[RoleCard], reader: CorpusR
 
 
 def turn_of(line: str, place: int) -> Turn:
-    """A line of a result file as a turn, with the white space that it has."""
+    """A line of a result file as a turn, with its white space."""
     for marker, role in _MARKERS.items():
         if line.startswith(marker):
             return Turn(role=role, text=line.removeprefix(marker))
@@ -138,7 +134,7 @@ def turn_of(line: str, place: int) -> Turn:
 
 
 def read_scores(run: PublishedRun, dialogue_ids: set[str], reader: CorpusReader) -> Iterator[Judgement]:
-    """ESC-RANK's verdicts of one score file, one per dimension; unreadable ones (-1) have no value. A unit is one score."""
+    """ESC-RANK's verdicts in one score file, one per dimension; unreadable ones (-1) have no value. A unit is one score."""
     scale = load_rubric(RUBRIC).scores
     for index, value in _entries(run, reader):
         where = f"{run.path}: dialogue {index[:60]}"

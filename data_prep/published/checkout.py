@@ -1,7 +1,7 @@
 """A user's own clone of a published benchmark: its files, commit and licence, and its prompts as templates of a prompt pack.
 
-A benchmark's module has a function `(Checkout, Build) -> None` that writes what a run needs; `BENCHMARKS` says where. Scripts
-are parsed, never run.
+Each benchmark's module has a function `(Checkout, Build) -> None`, listed in `BENCHMARKS`, that writes what a run needs.
+Scripts are parsed, never run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import string
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -37,19 +37,17 @@ _LICENCES = ("LICENSE", "LICENSE.md", "LICENSE.txt", "LICENCE")
 
 @dataclass(frozen=True)
 class Checkout:
-    """A clone in a folder. Raises `UserError`, which names the file, for what is not there or cannot be read."""
+    """A clone in a folder. Raises `UserError` for files that are missing or unreadable."""
 
     name: str
     folder: Path
 
     def file(self, name: str) -> Path:
-        """A file of the clone."""
         if not (path := self.folder / name).is_file():
             raise UserError(f"--source {self.name}={self.folder}: no {name} there: give a clone of the published repository")
         return path
 
     def text(self, name: str) -> str:
-        """What a file of the clone says."""
         return read_text(self.file(name), "published file")
 
     def code(self, name: str) -> ast.Module:
@@ -59,13 +57,13 @@ class Checkout:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise UserError(f"{self.file(name)}: not readable as python: {error}") from None
 
-    def template(self, name: str, known: Collection[str], of: str = "") -> str:
-        """A file for `str.format` as a template (`template_of_format`) with fields that are all `known`."""
+    def template(self, name: str, allowed: Collection[str], of: str = "") -> str:
+        """A file for `str.format` as a template (`template_of_format`) whose fields have to be `allowed`."""
         try:
             template = template_of_format(self.text(name), of)
             fields = (field for _, field, *_ in string.Formatter().parse(self.text(name)) if field)
-            if strange := next((field for field in fields if field not in known), None):
-                raise ValueError(f"{{{strange}}} is none of {', '.join(filter(None, known))[:300]}")
+            if unknown := next((field for field in fields if field not in allowed), None):
+                raise ValueError(f"{{{unknown}}} is none of {', '.join(filter(None, allowed))[:300]}")
         except ValueError as error:
             raise UserError(f"{self.file(name)}: {error}") from None
         return template
@@ -77,18 +75,17 @@ class Checkout:
 
     @cached_property
     def licence(self) -> str:
-        """The licence's first line, and where the rest is."""
+        """The licence's first line and the name of its file."""
         path = next((path for name in _LICENCES if (path := self.folder / name).is_file()), None)
         lines = read_text(path, "licence").splitlines() if path else []
         first = next((line.strip("#* \t") for line in lines if line.strip("#* \t")), "")
-        return f"{first[:200]} (whole in {path.name})" if path else "none stated: keep what is imported on your machine"
+        return f"{first[:200]} (in full: {path.name})" if path else "none stated: keep what is imported on your machine"
 
     def import_into(self, build: Build) -> None:
         """Write what a run of the benchmark needs, with the licence, and print commit and licence."""
         module, _, function = BENCHMARKS[self.name].partition(":")
-        bring: Callable[[Checkout, Build], None] = getattr(import_module(module), function)
-        bring(self, build)
-        for name in _LICENCES:  # which want to go with what is copied
+        getattr(import_module(module), function)(self, build)
+        for name in _LICENCES:  # licences often have to accompany copies
             if (self.folder / name).is_file():
                 write_bytes(build.folder / name, read_bytes(self.folder / name, "licence"))
                 build.output(name)
@@ -97,17 +94,17 @@ class Checkout:
 
 
 def write_pack(build: Build, files: Mapping[str, bytes], ours: Collection[str] = ()) -> None:
-    """Write a prompt pack, OUT/prompts, except files that somebody has edited since the last import: they stay, which is
-    printed. It lists what is published word for word: all but `ours`."""
+    """Write a prompt pack, OUT/prompts, except files that were edited since the last import: they are kept, which is printed.
+    Its list of published files, taken over word for word, has all but `ours`."""
     pack, files = build.out / "prompts", dict(files)
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     if files:
         listed = {name: hash for name, hash in hashes.items() if name != ".gitignore" and name not in ours}
         files[PUBLISHED] = orjson.dumps(listed, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         hashes[PUBLISHED] = hashlib.sha256(files[PUBLISHED]).hexdigest()
-    imported = build.earlier().get("figures", {}).get("prompts", {})  # without an earlier import, every other form is edited
-    there = (name for name in files if (pack / name).is_file())
-    kept = [name for name in there if sha256_file(pack / name) not in (hashes[name], imported.get(name))]
+    imported = build.earlier().get("figures", {}).get("prompts", {})  # without an earlier import, any difference is an edit
+    present = (name for name in files if (pack / name).is_file())
+    kept = [name for name in present if sha256_file(pack / name) not in (hashes[name], imported.get(name))]
     for name, content in files.items():
         if name not in kept:
             write_bytes(build.folder / "prompts" / name, content)
@@ -121,7 +118,7 @@ def write_pack(build: Build, files: Mapping[str, bytes], ours: Collection[str] =
 
 
 def pack_of(templates: Mapping[str, str]) -> dict[str, bytes]:
-    """The files of a pack of templates, which git ignores. Jinja takes the line end off that is added here."""
+    """The files of a pack of templates, which git ignores. Jinja removes the line end that is added here."""
     ignored = {".gitignore": b"# Published prompts: their licence is their authors'.\n*\n"}
     return {name: f"{text}\n".encode() for name, text in templates.items()} | ignored
 
@@ -130,13 +127,13 @@ def pack_of(templates: Mapping[str, str]) -> dict[str, bytes]:
 
 
 def escaped(text: str) -> str:
-    """A text as jinja2 source that renders to it. A brace at the end is escaped too: what follows may begin with one."""
+    """A text as jinja2 source that renders to it. A brace at the end is escaped, too: the next part may begin with one."""
     return re.sub(r"\{(?=[{%#]|\Z)", '{{ "{" }}', text)
 
 
 def template_of_format(text: str, of: str = "") -> str:
-    """A text for `str.format` as a template that knows the same fields; of the mapping `of`, where fields are no names. Raises
-    `ValueError` for unbalanced braces."""
+    """A text for `str.format` as a template with the same fields, which are looked up in the mapping `of` if they are not
+    names. Raises `ValueError` for unbalanced braces."""
     parts = []
     for literal, field, _, _ in string.Formatter().parse(text):
         parts.append(escaped(literal))
@@ -146,8 +143,8 @@ def template_of_format(text: str, of: str = "") -> str:
 
 
 def template_of_code(node: ast.expr) -> str:
-    """A text of a script (constants, f-strings of names and `… if NAME else …`) as a template that knows the same names. Raises
-    `ValueError` for another expression."""
+    """A text in a script (constants, f-strings of names and `… if NAME else …`) as a template with the same names. Raises
+    `ValueError` for other expressions."""
     if isinstance(node, ast.JoinedStr):
         return "".join(map(template_of_code, node.values))
     if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -1,9 +1,9 @@
-"""Holds this project's messages against those of the published scripts, on sample dialogues (`import`).
+"""Compares this project's messages with those of the published scripts, on sample dialogues (`import`).
 
-The scripts of the clone are run in a process of their own where nothing but stand-ins is to be had (`stand_ins`): two role
-cards per language are played through with replies that are awkward to copy, and the judge is asked about these dialogues and
-two of the clone's own. What the scripts would have sent is then compared, character by character, with what `core` makes of the
-imported pack.
+The scripts of the clone run in their own process with stand-ins for all that they import (`stand_ins`): two role cards per
+language are played with replies that are awkward to copy, and the judge is asked about these dialogues and two of the clone's
+own. The messages that the scripts would have sent are then compared, character by character, with those that `core` makes
+with the imported pack.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SAMPLES = 2  # dialogues per language
 Call = Mapping[str, Any]  # model, messages, options, adapter, reply
 _STAND_INS = Path(__file__).with_name("stand_ins.py")
 _SECONDS = 120
-# White space around, markers of the scorer's in what is said, braces, both kinds of line end; an odd number, so that each side
+# Surrounding white space, the scorer's markers inside a text, braces, both kinds of line end; an odd number, so that each side
 # says all of them.
 _REPLIES = (
     "  I feel stuck.\n",
@@ -41,7 +41,7 @@ _REPLIES = (
 
 
 class PublishedPart(NamedTuple):
-    """What was compared in one language, or of how replies are drawn: how much, and the first difference."""
+    """One comparison, in one language or of the sampling: how many calls (or models), and the first difference."""
 
     name: str
     language: Language | None
@@ -54,79 +54,74 @@ class NotCompared(Exception):
 
 
 def compare(
-    found: PublishedPrompts,
+    prompts: PublishedPrompts,
     pack: PromptPack,
     cards: Mapping[Language, tuple[Path, Sequence[RoleCard]]],
     samples: Mapping[Language, Path],
 ) -> Iterator[PublishedPart]:
-    """Seeker, supporter and judge, language by language, then how their replies are drawn. `cards`: their file and what was
-    read of it; `samples`: a result file of the clone's.
-
-    Raises `NotCompared` with the reason where a script does not run.
-    """
-    drawn: dict[str, dict[str, Any]] = {}
+    """Compare seeker, supporter and judge, language by language, then the sampling of their replies. `cards` are files with the
+    cards in them, `samples` a result file of the clone. Raises `NotCompared` with the reason if a script does not run."""
+    options_of: dict[str, dict[str, Any]] = {}
     for language, (path, loaded) in cards.items():
         lines: dict[str, dict[str, list[str]]] = {}
-        if found.seeker_script and loaded:
+        if prompts.seeker_script and loaded:
             entries = read_json(path, "role card file")[:SAMPLES]
-            argv = [found.seeker_script.name, "-ef", "cards.json", "-rf", "./result/", "-lang", language]
-            calls, written = _run(found.seeker_script, argv, {"cards.json": json.dumps(entries)}, _REPLIES)
+            argv = [prompts.seeker_script.name, "-ef", "cards.json", "-rf", "./result/", "-lang", language]
+            calls, written = _run(prompts.seeker_script, argv, {"cards.json": json.dumps(entries)}, _REPLIES)
             yield from _sides(calls, pack, loaded[:SAMPLES], language)
-            drawn |= {call["model"]: call["options"] for call in calls}
+            options_of |= {call["model"]: call["options"] for call in calls}
             lines |= {f"held_{language}.json": _marked(text) for text in written[:1]}
         if language in samples:
             own = _marked(read_bytes(samples[language], "result file"))
             lines[f"clone_{language}.json"] = dict(list(own.items())[:SAMPLES])
-        if found.judge_script and lines:
+        if prompts.judge_script and lines:
             texts = {name: json.dumps(dialogues) for name, dialogues in lines.items()}
-            calls, _ = _run(found.judge_script, [found.judge_script.name], texts, ("3",))
-            spoken = [spoken for name in sorted(lines) for spoken in lines[name].values()]
-            yield _judge(calls, pack, spoken, language)
-            drawn |= {call["model"]: call["options"] for call in calls}
-    if drawn:
-        differences = filter(None, (_drawn_alike(model, options) for model, options in drawn.items()))
-        yield PublishedPart("how replies are drawn", None, len(drawn), next(differences, None))
+            calls, _ = _run(prompts.judge_script, [prompts.judge_script.name], texts, ("3",))
+            judged = [dialogue for name in sorted(lines) for dialogue in lines[name].values()]
+            yield _judge(calls, pack, judged, language)
+            options_of |= {call["model"]: call["options"] for call in calls}
+    if options_of:
+        differences = filter(None, (_sampling_difference(model, options) for model, options in options_of.items()))
+        yield PublishedPart("how replies are drawn", None, len(options_of), next(differences, None))
 
 
 def _marked(text: str | bytes) -> dict[str, list[str]]:
-    """The dialogues of a result file whose every line begins as the scorer expects it; none of what is no result file."""
+    """The dialogues of a result file in which every line begins as the scorer expects; empty for other files."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-
-    def sound(dialogue: Any) -> bool:
-        return isinstance(dialogue, list) and all(isinstance(line, str) and line.startswith(MARKED) for line in dialogue)
-
-    return (
-        {index: dialogue for index, dialogue in value.items() if dialogue and sound(dialogue)}
-        if isinstance(value, dict)
-        else {}
-    )
+    return {
+        index: dialogue
+        for index, dialogue in (value.items() if isinstance(value, dict) else ())
+        if dialogue
+        and isinstance(dialogue, list)
+        and all(isinstance(line, str) and line.startswith(MARKED) for line in dialogue)
+    }
 
 
 def _run(script: Path, argv: Sequence[str], files: Mapping[str, str], replies: Sequence[str]) -> tuple[list[Call], list[str]]:
-    """The calls that a script makes, and the texts that it writes."""
+    """The calls that a script makes, and the texts that it writes. Raises `NotCompared` if it does not run to its end."""
     try:
         job = {"source": read_bytes(script, "script").decode(), "argv": argv, "files": files, "replies": replies}
         program = [sys.executable, "-I", str(_STAND_INS)]
-        done = subprocess.run(program, input=json.dumps(job), capture_output=True, text=True, timeout=_SECONDS, env={})
-        outcome = json.loads(done.stdout)
+        process = subprocess.run(program, input=json.dumps(job), capture_output=True, text=True, timeout=_SECONDS, env={})
+        outcome = json.loads(process.stdout)
     except subprocess.TimeoutExpired:
         raise NotCompared(f"{script.name} does not end") from None
     except ValueError:
-        raise NotCompared(f"{script.name} broke off") from None
+        raise NotCompared(f"{script.name} crashed") from None
     if problem := outcome.get("problem"):
         raise NotCompared(f"{script.name}: {problem}")
     if not outcome["calls"]:
-        raise NotCompared(f"{script.name} asks nothing")
+        raise NotCompared(f"{script.name} calls no model")
     return outcome["calls"], list(outcome["written"].values())
 
 
 def _sides(calls: Sequence[Call], pack: PromptPack, cards: Sequence[RoleCard], language: Language) -> Iterator[PublishedPart]:
-    """Seeker and supporter. Whoever is asked first is the seeker; a chat of two messages begins a dialogue."""
+    """Compare seeker and supporter. The model that is called first is the seeker; a chat of two messages begins a dialogue."""
     seeker, opening = calls[0]["model"], Turn(role="supporter", text=greeting(pack, language))
-    counts, found = {"seeker": 0, "supporter": 0}, dict[str, str]()
+    counts, differences = {"seeker": 0, "supporter": 0}, dict[str, str]()
     turns, number = [opening], -1
     for call in calls:
         role: Any = "seeker" if call["model"] == seeker else "supporter"
@@ -138,17 +133,18 @@ def _sides(calls: Sequence[Call], pack: PromptPack, cards: Sequence[RoleCard], l
         else:
             here = chat(turns[1:], role, supporter_system(pack, language))
         counts[role] += 1
-        if role not in found and (difference := _difference(call["messages"], here)):
-            found[role] = f"card {card.id}, turn {len(turns)}: {difference}"
+        if role not in differences and (difference := _difference(call["messages"], here)):
+            differences[role] = f"card {card.id}, turn {len(turns)}: {difference}"
         turns.append(Turn(role=role, text=call["reply"]))
-    yield from (PublishedPart(role, language, count, found.get(role)) for role, count in counts.items())
+    yield from (PublishedPart(role, language, count, differences.get(role)) for role, count in counts.items())
 
 
 def _judge(calls: Sequence[Call], pack: PromptPack, dialogues: Sequence[Sequence[str]], language: Language) -> PublishedPart:
-    """The judge: a call a dialogue and dimension. A script that names no system message leaves it to the model's own code."""
+    """Compare the judge, which is called once per dialogue and dimension. A script without a system message leaves it to the
+    model's own code."""
     rubric, expected = load_rubric("esc_eval"), [(lines, key) for lines in dialogues for key in DIMENSIONS]
     if len(calls) != len(expected):
-        return PublishedPart("judge", language, len(calls), f"the script asks {len(calls)} times, here {len(expected)} times")
+        return PublishedPart("judge", language, len(calls), f"{len(calls)} calls in the script, {len(expected)} here")
     for number, (call, (lines, key)) in enumerate(zip(calls, expected, strict=True)):
         turns = tuple(turn_of(line, place) for place, line in enumerate(lines))
         dialogue = Dialogue(id="sample", language=language, source="esc-eval", turns=turns)
@@ -161,7 +157,7 @@ def _judge(calls: Sequence[Call], pack: PromptPack, dialogues: Sequence[Sequence
 
 
 def _difference(script: Sequence[Message], here: Sequence[Message]) -> str | None:
-    """Where two lists of messages part first."""
+    """The first difference between two lists of messages."""
     if len(script) != len(here):
         return f"{len(script)} messages in the script, {len(here)} here"
     for number, (theirs, ours) in enumerate(zip(script, here, strict=True)):
@@ -175,13 +171,14 @@ def _difference(script: Sequence[Message], here: Sequence[Message]) -> str | Non
     return None
 
 
-def _drawn_alike(model: str, options: Mapping[str, Any]) -> str | None:
-    """How a model's replies are drawn otherwise than by the script. A length that the script does not name is not compared."""
-    here = load_spec("esc-rank-published").sampling  # the judge's calls alone have no length of their own
+def _sampling_difference(model: str, options: Mapping[str, Any]) -> str | None:
+    """How a model's sampling differs from the script's. A length that the script does not set is not compared."""
+    here = load_spec("esc-rank-published").sampling  # only the judge's calls set no length
     if "max_new_tokens" in options:
         specs = [spec for spec in map(load_spec, model_names()) if spec.paper_sampling]
-        by_name = {_name(spec.checkpoint or ""): spec.paper_sampling for spec in specs}
-        here = by_name.get(_name(model)) or Sampling()
+        # By a checkpoint's own name: the script loads some of them from a folder.
+        by_name = {Path(spec.checkpoint or "").name.casefold(): spec.paper_sampling for spec in specs}
+        here = by_name.get(Path(model).name.casefold()) or Sampling()
     temperature = 0.0 if options.get("do_sample") is False else options.get("temperature")
     tokens = options.get("max_new_tokens", here.max_tokens)
     if (temperature, tokens) == (here.temperature, here.max_tokens):
@@ -191,8 +188,3 @@ def _drawn_alike(model: str, options: Mapping[str, Any]) -> str | None:
         for degrees, most in ((temperature, tokens), (here.temperature, here.max_tokens))
     )
     return f"{model}: {script} in the script, {ours} here"
-
-
-def _name(path: str) -> str:
-    """A checkpoint's own name: the script loads some of them from a folder."""
-    return path.rpartition("/")[2].casefold()

@@ -52,7 +52,13 @@ def import_esc_judge(clone: Checkout, build: Build) -> None:
         templates[path.name.replace("emotional_supporter_", "supporter_")] = escaped(clone.text(f"data/{path.name}").strip())
     write_pack(build, pack_of({f"en/{name}": text for name, text in templates.items()}))
     for path in roles:
-        cards = [_card(role) for _, role in read_placed(path, _Role, "roles")]
+        cards = [
+            RoleCard(
+                **{"id": f"{NAME}-{role.pid}", "language": "en", "source": NAME, "source_id": role.pid},
+                **{"card_method": "llm", "problem": role.challenge or role.role, "text": role.role},
+            )
+            for _, role in read_placed(path, _Role, "roles")
+        ]
         build.step(path.stem, len(cards))
         build.write(f"cards_{path.stem.replace('-', '_')}.jsonl", cards)
     rubric = _rubric(clone)
@@ -60,20 +66,15 @@ def import_esc_judge(clone: Checkout, build: Build) -> None:
     build.output("rubric.yaml")
 
 
-def _card(role: _Role) -> RoleCard:
-    who = {"id": f"{NAME}-{role.pid}", "language": "en", "source": NAME, "source_id": role.pid, "card_method": "llm"}
-    return RoleCard.model_validate(who | {"problem": role.challenge or role.role, "text": role.role})
-
-
 def _rubric(clone: Checkout) -> dict[str, object]:
-    """The criteria as dimensions that a dialogue wins, ties or loses; every stage (exploration, insight, action) counts the
-    same."""
+    """The criteria as dimensions on which a dialogue wins, ties or loses; the stages (exploration, insight, action) have equal
+    weight."""
     path = clone.file(_CRITERIA)
     stages = validated(_Stages, read_object(path, "criteria"), path).root
     most = math.lcm(*(len(criteria) for criteria in stages.values()))
     dimensions = {
         re.sub(r"\W+", "_", label).strip("_").lower(): {
-            **{"label": label, "facet": stage, "about": about, "weight": most // len(criteria)},
+            **{"label": label, "facet": stage, "about": about, "weight": most // len(criteria)}
         }
         for stage, criteria in stages.items()
         for label, about in criteria.items()

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, model_validator
 from core.errors import UserError
 from core.files import check_unique, read_json, read_placed
 from core.ledger import Build
-from core.records import Identifier, Turn
+from core.records import Identifier, Role, Turn
 from core.rows import RowModel
 from core.rubrics import Criterion
 from data_prep.published.checkout import Checkout, escaped, pack_of, write_pack
@@ -30,9 +30,9 @@ Prompt = Annotated[tuple[CaseMessage, ...], Field(min_length=1)]
 
 
 def turns_of(prompt: Sequence[CaseMessage]) -> tuple[Turn, ...]:
-    """What user and assistant said."""
-    said = (message for message in prompt if message.role != "system")
-    return tuple(Turn(role="seeker" if one.role == "user" else "supporter", text=one.content) for one in said)
+    """The messages of user and assistant as turns."""
+    roles: dict[str, Role] = {"user": "seeker", "assistant": "supporter"}
+    return tuple(Turn(role=roles[message.role], text=message.content) for message in prompt if message.role in roles)
 
 
 class Case(RowModel):
@@ -48,8 +48,8 @@ class Case(RowModel):
     def _answerable(self) -> Case:
         if self.prompt[-1].role != "user" or any(message.role == "system" for message in self.prompt[1:]):
             raise ValueError("prompt: a user's message has to be last, and a system message can only be first")
-        if not any(one.points > 0 for one in self.rubrics):
-            raise ValueError("rubrics: no criterion has points above 0, of which a score is a share")
+        if not any(criterion.points > 0 for criterion in self.rubrics):
+            raise ValueError("rubrics: no criterion has points above 0, so there is no score")
         return self
 
     @property
@@ -59,7 +59,7 @@ class Case(RowModel):
 
     @property
     def fields(self) -> dict[str, str]:
-        """Its tags by what stands before their colon, as `report --by` takes them."""
+        """Its tags by the part before their last colon, as `report --by` takes them."""
         parts = [tag.rpartition(":") for tag in self.example_tags]
         return {name or "tag": ", ".join(tag for other, _, tag in parts if other == name) for name, _, _ in parts}
 
@@ -72,8 +72,8 @@ def load_cases(paths: Sequence[Path]) -> dict[str, Case]:
 
 
 def some_of(cases: Mapping[str, Case], only: str) -> list[Case]:
-    """Those of a JSON file of prompt ids (a list, or under `prompt_ids`, as HealthBench-Psych publishes them), with a tag, or
-    with a field that is true. Raises `UserError` for none, and for an id that is no case's."""
+    """The cases in a JSON file of prompt ids (a list, or under `prompt_ids`, as HealthBench-Psych publishes them), or those
+    with the tag `only`, or with that field true. Raises `UserError` for none, and for an unknown id."""
     if not Path(only).is_file():
         kept = [case for case in cases.values() if only in case.example_tags or (case.model_extra or {}).get(only) is True]
         if not kept:
@@ -81,32 +81,30 @@ def some_of(cases: Mapping[str, Case], only: str) -> list[Case]:
         return kept
     ids = read_json(Path(only), "prompt ids")
     ids = ids.get("prompt_ids") if isinstance(ids, Mapping) else ids
-    if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
+    if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
         raise UserError(f"{only}: expected a JSON list of prompt ids, or an object with the field prompt_ids")
-    if lost := [one for one in ids if one not in cases]:
-        raise UserError(f"{only}: {len(lost)} of {len(ids)} prompt ids are in no file of `cases`, the first is {lost[0]}")
-    return [cases[one] for one in dict.fromkeys(ids)]
+    if unknown := [id for id in ids if id not in cases]:
+        raise UserError(f"{only}: {len(unknown)} of {len(ids)} prompt ids are in no file of `cases`, the first is {unknown[0]}")
+    return [cases[id] for id in dict.fromkeys(ids)]
 
 
 def import_healthbench(clone: Checkout, build: Build) -> None:
-    """The prompts of a clone of simple-evals as a pack for paper mode: the grader's, and what the script's own sampler puts
-    before every chat, the supporter's as well as the grader's."""
+    """The prompts of a clone of simple-evals as a pack for paper mode: the grader's, and the system message that the script's
+    sampler puts before every chat, of supporter and grader alike."""
     grader = _constant(clone, "healthbench_eval.py", "GRADER_TEMPLATE")
     system = escaped(_constant(clone, "sampler/chat_completion_sampler.py", "OPENAI_SYSTEM_MESSAGE_API"))
-    asked = escaped(grader).replace("<<conversation>>", "{{ transcript }}").replace("<<rubric_item>>", "{{ item }}")
-    files = {"judge_criteria.j2": asked, "judge_system.j2": system, "supporter_system.j2": system}
+    question = escaped(grader).replace("<<conversation>>", "{{ transcript }}").replace("<<rubric_item>>", "{{ item }}")
+    files = {"judge_criteria.j2": question, "judge_system.j2": system, "supporter_system.j2": system}
     write_pack(build, pack_of({f"en/{name}": text for name, text in files.items()}))
 
 
 def _constant(clone: Checkout, script: str, name: str) -> str:
-    """A text that a script gives a name, perhaps with `.strip()`."""
+    """The text that a script assigns to a name, perhaps with `.strip()`."""
     for node in clone.code(script).body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=found)], value=ast.Constant(value=str(text))) if found == name:
-                return text
-            case ast.Assign(
-                targets=[ast.Name(id=found)],
-                value=ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="strip"), args=[]),
-            ) if found == name:
-                return text.strip()
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            match node.value:
+                case ast.Constant(value=str(text)):
+                    return text
+                case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="strip"), args=[]):
+                    return text.strip()
     raise UserError(f"{clone.file(script)}: no text called {name}: give a clone of simple-evals as it was published")

@@ -1,8 +1,8 @@
 """MindEval (Pombal et al., arXiv 2511.18491): members, prompts, experts' scores and people's turns of a clone.
 
-Each of the judge's dimensions is two of the experts' questions, the last one is one: so the published judge's examples come
-out, which are means over the experts. They count an expert's 0 as a score; here it is none: 81 of the 82 are answers to
-criterion 4 or 9, and there most of two or three experts. `criterion11` is in no dimension.
+Each of the judge's dimensions covers two of the experts' questions, the last one covers one: that reproduces the published
+judge's examples, which are means over the experts. The examples count an expert's 0 as a score; here it is missing: 81 of the
+82 zeros answer criterion 4 or 9, most of them by two or three experts. `criterion11` is in no dimension.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ QUESTIONS = {
 }
 _PROMPTS, _JUDGE, _SCRIPT = "mindeval/prompts.py", "mindeval/judge_prompts.py", "mindeval/scripts/generate_interactions.py"
 _PROFILES, _RATED, _TURNS = "data/profiles.jsonl", "data/human_annotations.jsonl", "data/human_user_turns.jsonl"
-_VERSIONS = {  # a dictionary of the scripts, version → name of a template: the file of a version here
+_VERSIONS = {  # dictionary in a script, from version to name of a template: (script, file name here)
     "INTERACTION_MEMBER_VERSION_DICT": (_PROMPTS, "seeker_{}.j2"),
     "INTERACTION_CLINICIAN_VERSION_DICT": (_PROMPTS, "supporter_{}.j2"),
     "JUDGE_PROMPT_TEMPLATE_VERSION_DICT": (_JUDGE, "_judge_{}.j2"),
 }
-_CUSTOM = "custom"  # a placeholder for a clinician's prompt of one's own
+_CUSTOM = "custom"  # a placeholder for the user's own clinician prompt
 _ROLES = {"user": "seeker", "assistant": "supporter"}
 
 
@@ -68,18 +68,17 @@ def import_mindeval(clone: Checkout, build: Build) -> None:
     build.input(*(clone.file(name) for name in (_PROMPTS, _JUDGE, _SCRIPT, _PROFILES, _RATED, _TURNS)))
     write_pack(build, pack_of({f"en/{name}": text for name, text in _templates(clone).items()}))
     members = read_placed(clone.file(_PROFILES), _Member, "members")
-    rated = [
-        (where, row, _dialogue(where, row)) for where, row in read_placed(clone.file(_RATED), _ByExperts, "experts' scores")
-    ]
+    rows = read_placed(clone.file(_RATED), _ByExperts, "experts' scores")
+    rated = [(where, row, _dialogue(where, row)) for where, row in rows]
     records: dict[str, list[Any]] = {
         "cards.jsonl": [_card(row, place) for place, (_, row) in enumerate(members, start=1)],
         "dialogues.jsonl": [dialogue for _, _, dialogue in rated],
         "scores.jsonl": [score for where, row, dialogue in rated for score in _scores(where, row, dialogue)],
         "people_turns.jsonl": _people([row for _, row in read_placed(clone.file(_TURNS), _Typed, "people's turns")]),
     }
-    for name, made in records.items():
-        build.step(name, len(made))
-        build.write(name, made)
+    for name, values in records.items():
+        build.step(name, len(values))
+        build.write(name, values)
 
 
 # --- prompts ----------------------------------------------------------------------------------------------------------------
@@ -89,7 +88,8 @@ def _templates(clone: Checkout) -> dict[str, str]:
     """The prompts of every version, as templates of `details` and, for the judge, `transcript`."""
     files = {"judge_lines.j2": '{% include "_judge_" ~ version ~ ".j2" %}', "opening.txt": escaped(_opening(clone))}
     for dictionary, (script, file) in _VERSIONS.items():
-        texts = dict(_assigned(clone.code(script)))
+        assignments = (node for node in clone.code(script).body if isinstance(node, ast.Assign))
+        texts = {node.targets[0].id: node.value for node in assignments if isinstance(node.targets[0], ast.Name)}
         if not isinstance(versions := texts.get(dictionary), ast.Dict):
             raise UserError(f"{clone.file(script)}: no dictionary {dictionary}")
         for key, name in zip(versions.keys, versions.values, strict=True):
@@ -102,14 +102,8 @@ def _templates(clone: Checkout) -> dict[str, str]:
     return files
 
 
-def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            yield node.targets[0].id, node.value
-
-
 def _template(text: str, where: str) -> str:
-    """A text for `string.Template`."""
+    """A text for `string.Template` as a Jinja template. Raises `UserError` for a $ that begins no field."""
     parts, end = [], 0
     for match in string.Template.pattern.finditer(text):
         field = match["named"] or match["braced"]
@@ -122,7 +116,7 @@ def _template(text: str, where: str) -> str:
 
 
 def _opening(clone: Checkout) -> str:
-    """What the member is taken to have said first: the only message of a user's whose text is a constant."""
+    """The member's fixed first message: the only message of a user whose text is a constant."""
     for node in ast.walk(clone.code(_SCRIPT)):
         match node:
             case ast.Dict(values=[ast.Constant(value="user"), ast.Constant(value=str(text))]):
@@ -146,23 +140,21 @@ def _card(row: _Member, place: int) -> RoleCard:
 
 
 def _dialogue(where: str, row: _ByExperts) -> Dialogue:
-    """What a judge is to be told of the member stands in its `fields`."""
+    """A rated dialogue; its `fields` have the member's attributes for the judge."""
     turns = [{"role": _ROLES.get(message["role"], message["role"]), "text": message["content"]} for message in row.messages]
     who = {"id": f"{NAME}-{row.id}", "source": NAME, "source_id": row.id, "supporter": row.model.rpartition("/")[2]}
-    told = {"language": "en", "turns": turns, "fields": _details(row.member_attributes)}
-    return validated(Dialogue, who | told, f"{where}: messages")
+    content = {"language": "en", "turns": turns, "fields": _details(row.member_attributes)}
+    return validated(Dialogue, who | content, f"{where}: messages")
 
 
 def _scores(where: str, row: _ByExperts, dialogue: Dialogue) -> Iterator[HumanScore]:
-    """The mean of an expert's answers to a dimension's questions; none where none of them applies."""
+    """The mean of each expert's answers to each dimension's questions, if any of them applies."""
     for dimension, questions in QUESTIONS.items():
         answers: dict[str, list[float]] = defaultdict(list)
         for question in questions:
             values, experts = (row.model_extra.get(f"{question}.{part}") for part in ("responses", "responses.users"))  # type: ignore[union-attr]
             if not (isinstance(values, list) and isinstance(experts, list) and len(values) == len(experts)):
-                raise UserError(
-                    f"{where}: {question}.responses: expected as many scores as {question}.responses.users has names"
-                )
+                raise UserError(f"{where}: {question}.responses: expected a score for each name in {question}.responses.users")
             for expert, value in zip(experts, values, strict=True):
                 if value not in range(7):
                     raise UserError(f"{where}: {question}.responses: {str(value)[:60]!r} is not a whole number from 0 to 6")
@@ -174,8 +166,8 @@ def _scores(where: str, row: _ByExperts, dialogue: Dialogue) -> Iterator[HumanSc
 
 
 def _people(rows: list[_Typed]) -> list[Dialogue]:
-    """Turns that people wrote as members, dialogue by dialogue; the clinician's are not published. The field `user` is whoever
-    wrote them."""
+    """The turns that people wrote as members, dialogue by dialogue; the clinician's are not published. The field `user` is
+    their author."""
     by_chat: dict[str, list[_Typed]] = defaultdict(list)
     for row in rows:
         by_chat[str(row.patient_profile.get("chat_username"))].append(row)

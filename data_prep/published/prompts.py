@@ -1,11 +1,11 @@
 """The published prompts of ESC-Eval, read from a user's own clone into a local prompt pack for paper mode.
 
-The clone's python sources are parsed with `ast`. What is looked for, by shape and not by file:
+The clone's python sources are parsed with `ast`. Prompts are recognised by their form, not by their file:
 - the seeker's system message: text around `…['base']`, the role card (Chinese text: zh, otherwise en);
-- the supporter's: the one constant message with role `system` in the same script;
+- the supporter's: the only constant message with role `system` in the same script;
 - the greeting: the constant message with role `user` in the same script (a simulator hears the supporter as its user);
-- the judge's message: a sum of texts with one item of a seven-item list of rules, one of a list of dimension names, and the
-  dialogue; a list of the seven published keys gives the order. One list of rules per language (name or text tells which).
+- the judge's message: a sum of texts with an item of a seven-item list of rules, one of a list of dimension names, and the
+  dialogue; a list of the seven published keys gives the order. There is one list of rules per language (by its name or text).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DIMENSIONS = {
 JUDGE_SYSTEM = "judge_paper_system.j2"
 INTERNLM2_CODE = "modeling_internlm2.py"
 _SUFFIX: dict[str, Language] = {"en": "en", "eng": "en", "english": "en", "zh": "zh", "ch": "zh", "cn": "zh", "chinese": "zh"}
-# The text of a card that was not published, in the published form: an empty field of ours is "not mentioned".
+# For a card without published text: the published form, in which an empty field is "not mentioned".
 _CARD = {
     "en": (("Age: ", "Gender: ", "Occupation: ", "Problem: "), "Not mentioned"),
     "zh": (("年龄：", "性别：", "职业：", "问题："), "未提及"),
@@ -59,7 +59,7 @@ class JudgePrompt:
 
 @dataclass
 class PublishedPrompts:
-    """Prompts found so far, as jinja2 templates by language, and what went wrong on the way."""
+    """The prompts found so far, as jinja2 templates by language, and problems on the way."""
 
     seeker: dict[Language, str] = field(default_factory=dict)
     supporter: str | None = None
@@ -67,14 +67,14 @@ class PublishedPrompts:
     greeting: dict[Language, str] = field(default_factory=dict)
     judge: dict[Language, JudgePrompt] = field(default_factory=dict)
     judge_system: str | None = None
-    """InternLM2's default, which is in the model's own code (`internlm2_system`)."""
+    """InternLM2's default, from the model's own code (`internlm2_system`)."""
     seeker_script: Path | None = None
     judge_script: Path | None = None
     problems: list[str] = field(default_factory=list)
 
 
 def find_prompts(scripts: Sequence[Path]) -> PublishedPrompts:
-    """All prompts in these python sources; the first one of a kind and language counts. Unreadable sources are problems."""
+    """All prompts in these python sources; the first of each kind and language counts. Unreadable sources are problems."""
     prompts = PublishedPrompts()
     for path in scripts:
         try:
@@ -87,12 +87,9 @@ def find_prompts(scripts: Sequence[Path]) -> PublishedPrompts:
 
 
 def pack_files(prompts: PublishedPrompts) -> dict[str, bytes]:
-    """What was found as the files of a prompt pack ({en,zh}/NAME, the names of configs/prompts/esc_eval); {} for nothing.
-
-    The judge's system message is not in the clone (the published scorer leaves it to InternLM2's own default): where
-    InternLM2's code is not given either, this project's stands in. The pack carries a `.gitignore` that keeps all of it out of
-    git.
-    """
+    """The prompts as the files of a prompt pack ({en,zh}/NAME, the names of configs/prompts/esc_eval) with a `.gitignore` for
+    all of them; {} for none. The judge's system message is not in the clone, since the published scorer relies on InternLM2's
+    default: unless InternLM2's code was given, this project's is used."""
     files: dict[str, str] = {}
     for language in PAPER_LANGUAGES:
         if language in prompts.seeker:
@@ -106,14 +103,11 @@ def pack_files(prompts: PublishedPrompts) -> dict[str, bytes]:
             files[f"{language}/judge_paper.j2"] = judge.template
             files |= {f"{language}/{JUDGE_SYSTEM}": prompts.judge_system} if prompts.judge_system is not None else {}
             files |= {f"{language}/_rules_{key}.j2": text for key, text in judge.rules.items()}
-    pack = {name: f"{text}\n".encode() for name, text in files.items()}  # jinja takes one line end off
+    pack = {name: f"{text}\n".encode() for name, text in files.items()}  # jinja removes one line end
     for language in prompts.judge if prompts.judge_system is None else ():
         system = f"{language}/{JUDGE_SYSTEM}"
         pack[system] = (CONFIGS / "prompts" / "esc_eval" / system).read_bytes()
     return pack | {".gitignore": b"# Published prompts without a licence: local only.\n*\n"} if pack else {}
-
-
-# --- texts to templates -----------------------------------------------------------------------------------------------------
 
 
 def language_of(text: str) -> Language:
@@ -173,34 +167,33 @@ def _assignments(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _find_seeker(tree: ast.AST, path: Path, prompts: PublishedPrompts) -> None:
-    here = False
+    has_seeker = False
     for _, value in _assignments(tree):
         parts = _parts(value)
-        cards = [
-            p for p in parts if isinstance(p, ast.Subscript) and isinstance(p.slice, ast.Constant) and p.slice.value == "base"
-        ]
+        cards = [part for part in parts if isinstance(part, ast.Subscript) and getattr(part.slice, "value", None) == "base"]
         if not cards:
             continue
         texts = [part for part in parts if isinstance(part, str)]
         if len(cards) != 1 or len(texts) + 1 != len(parts) or not texts:
-            prompts.problems.append(f"{path}:{value.lineno}: a text around the role card that is built in an unknown way")
+            prompts.problems.append(f"{path}:{value.lineno}: a text around the role card of unknown form")
             continue
-        here = True
+        has_seeker = True
         language = language_of("".join(texts))
         headings, nothing = _CARD[language]
         values = [f"(card.{name} or {quoted(nothing)})" for name in ("age", "gender", "occupation")] + ["card.problem"]
         lines = (f"{quoted(heading)} ~ {value}" for heading, value in zip(headings, values, strict=True))
         newline = f" ~ {quoted(chr(10))} ~ "
-        # A published card stands word for word: it writes "not mentioned" in two ways, which its fields do not tell.
+        # A published card is used word for word: it writes "not mentioned" in two ways, which its fields do not keep.
         card = f"{{{{ card.text or ({newline.join(lines)}) }}}}"
         prompts.seeker.setdefault(language, "".join(escaped(part) if isinstance(part, str) else card for part in parts))
-    if here:
+    if has_seeker:
         prompts.seeker_script = prompts.seeker_script or path
         for text in _messages(tree, "user"):
             prompts.greeting.setdefault(language_of(text), escaped(text))
         messages = sorted(set(_messages(tree, "system")))
         if len(messages) > 1:
-            prompts.problems.append(f"{path}: supporters are told different things: {', '.join(map(repr, messages))[:200]}")
+            shown = ", ".join(map(repr, messages))[:200]
+            prompts.problems.append(f"{path}: supporters have different system messages: {shown}")
         elif messages and prompts.supporter is None:
             prompts.supporter = escaped(messages[0])
 
@@ -243,7 +236,7 @@ def _find_judge(tree: ast.AST, path: Path, prompts: PublishedPrompts) -> None:
         if not any(pieces):
             continue
         if pieces.count([]) != 1:
-            prompts.problems.append(f"{path}: the judge's message is built in an unknown way")
+            prompts.problems.append(f"{path}: the judge's message has an unknown form")
             continue
         rules = max((names for names in pieces if names), key=lambda names: sum(map(len, lists[names[0]])))
         prompts.judge_script = prompts.judge_script or path
@@ -262,7 +255,7 @@ def _texts(node: ast.expr) -> list[str]:
 
 
 def _sums(tree: ast.AST) -> Iterator[list[TextPart]]:
-    """Every text that is assigned, with what `+=` adds to it later in the same block."""
+    """Every assigned text with the parts that `+=` adds to it later in the same block."""
     blocks: Iterator[Any] = (getattr(node, name, []) for node in ast.walk(tree) for name in ("body", "orelse", "finalbody"))
     for block in blocks:
         for position, statement in enumerate(block if isinstance(block, list) else []):
@@ -277,7 +270,7 @@ def _sums(tree: ast.AST) -> Iterator[list[TextPart]]:
 
 
 def _base(node: ast.expr) -> str:
-    """The name that an expression takes its value from: `rules` of `rules[i]`, `dialogue` of `dialogue.strip()`."""
+    """The variable in an expression: `rules` in `rules[i]`, `dialogue` in `dialogue.strip()`."""
     while isinstance(node, ast.Subscript | ast.Attribute | ast.Call):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""
@@ -291,7 +284,7 @@ def _judge(
     keys: Sequence[str],
     lists: dict[str, list[str]],
 ) -> JudgePrompt:
-    """The template: rules are included by the dimension's key, its published name is looked up."""
+    """The template, which includes the rules by the dimension's key and looks up its published name."""
     out = []
     for part, names in zip(parts, pieces, strict=True):
         if isinstance(part, str):
@@ -310,10 +303,8 @@ def _judge(
 
 
 def internlm2_system(folder: Path) -> str:
-    """The system message that InternLM2's own `chat` sends where a script names none: the default of its `meta_instruction`.
-
-    Raises `UserError` where the folder's code has none.
-    """
+    """The system message that InternLM2's own `chat` sends by default: its `meta_instruction`. Raises `UserError` if the
+    folder's code has none."""
     path = folder / INTERNLM2_CODE
     if not path.is_file():
         raise UserError(f"internlm2={folder}: no {path.name} there: give internlm2-chat-7b's folder as it was downloaded")

@@ -1,10 +1,10 @@
-"""Runs one published script with stand-ins for everything outside it, and writes down what it would ask of its models.
+"""Runs a published script with stand-ins for everything outside it, and records what it would send to its models.
 
-Started as a program of its own (`python -I stand_ins.py`, nothing of this project is imported): a job as JSON on stdin, the
-calls as JSON on stdout. The script is a stranger's. It gets a few builtins, files that exist only here, and stand-ins for
-torch, transformers, peft and the modules of `_modules`; it may import nothing else, and what leads out of such a room (names,
-attributes and imports that begin with an underscore, frames, patterns, which read attributes too) is refused before it is run.
-The system lets the process write no file.
+Runs as its own program (`python -I stand_ins.py`) that imports nothing of this project: a job as JSON on stdin, the calls as
+JSON on stdout. The script is untrusted. It gets a few builtins, files that exist only here, and stand-ins for torch,
+transformers, peft and the modules of `_modules`; it may import nothing else, and ways out of the sandbox (names, attributes and
+imports that begin with an underscore, frames, and match statements, which read attributes, too) are refused before it runs.
+The operating system lets the process write no file.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _PLAIN += " str sum tuple zip Exception IndexError KeyError SystemExit ValueErro
 
 
 class RefusedCode(Exception):
-    """The script wants what it is not given."""
+    """The script uses something that it is not given."""
 
 
 class Thing:
-    """Whatever a script does with tensors, devices and loaded weights: everything can be done with it, and nothing happens."""
+    """Stands for tensors, devices and loaded weights: it accepts every operation, and nothing happens."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -58,25 +58,25 @@ class Thing:
 
 
 class Calls:
-    """What was asked, in order, and what is answered: the given replies, over and over."""
+    """The calls to models, in order; the answers are the given replies, over and over."""
 
     def __init__(self, replies: Sequence[str]) -> None:
         self.made: list[dict[str, Any]] = []
-        self.shown: list[dict[str, str]] = []  # what the last chat template was given
+        self.shown: list[dict[str, str]] = []  # the messages of the last chat template
         self.replies = cycle(replies)
         self.reply = ""
 
     def ask(self, model: str, messages: Sequence[Mapping[str, str]], options: Mapping[str, Any], adapter: str = "") -> str:
-        """Write a call down; its reply."""
+        """Record a call and return its reply."""
         self.reply = next(self.replies)
         plain = {key: value for key, value in options.items() if isinstance(value, bool | int | float | str)}
-        asked = [{"role": message["role"], "content": message["content"]} for message in messages]
-        self.made.append({"model": model, "messages": asked, "options": plain, "adapter": adapter, "reply": self.reply})
+        chat = [{"role": message["role"], "content": message["content"]} for message in messages]
+        self.made.append({"model": model, "messages": chat, "options": plain, "adapter": adapter, "reply": self.reply})
         return self.reply
 
 
 class Options(argparse.ArgumentParser):
-    """A parser that reads no file for its arguments (`fromfile_prefix_chars`)."""
+    """A parser that reads no arguments from files (`fromfile_prefix_chars`)."""
 
     def _read_args_from_files(self, arg_strings: list[str]) -> list[str]:
         return arg_strings
@@ -107,12 +107,11 @@ def _models(calls: Calls) -> dict[str, Any]:
             return self
 
         def chat(self, tokenizer: Any, query: str, *args: Any, history: Any = (), **options: Any) -> tuple[str, list[Any]]:
-            said = [
-                {"role": role, "content": text}
-                for pair in history
-                for role, text in zip(("user", "assistant"), pair, strict=True)
+            texts = [text for pair in history for text in pair] + [query]
+            messages = [
+                {"role": role, "content": text} for role, text in zip(cycle(("user", "assistant")), texts, strict=False)
             ]
-            reply = calls.ask(self.name, [*said, {"role": "user", "content": query}], options, self.adapter)
+            reply = calls.ask(self.name, messages, options, self.adapter)
             return reply, [*history, (query, reply)]
 
     def loader(kind: type[Thing]) -> Any:
@@ -142,30 +141,30 @@ def _modules(calls: Calls, files: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _check(tree: ast.AST) -> None:
-    """Raise `RefusedCode` for a way out of the room."""
+    """Raise `RefusedCode` for a way out of the sandbox."""
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(attr=name) | ast.Name(id=name) | ast.alias(name=name):
                 pass
             case ast.Match():
-                raise RefusedCode(f"line {node.lineno}: match is not let in")
+                raise RefusedCode(f"line {node.lineno}: match is not allowed")
             case _:
                 continue
         framed = isinstance(node, ast.Attribute) and name.startswith(_FRAMES)
         hidden = any(part.startswith("_") for part in name.split("."))
         if framed or (hidden and name not in (*_DUNDER, "_")):
-            raise RefusedCode(f"line {node.lineno}: {name} is not let in")
+            raise RefusedCode(f"line {node.lineno}: {name} is not allowed")
 
 
 def run(source: str, argv: Sequence[str], files: Mapping[str, str], replies: Sequence[str]) -> dict[str, Any]:
-    """The calls that a script makes, and the files that it writes. `files` are by name, wherever the script looks for them."""
+    """The calls that a script makes, and the files that it writes. `files` are found by name in any folder."""
     tree = ast.parse(source)
     _check(tree)
     calls, written = Calls(replies), dict[str, io.StringIO]()
     modules = _modules(calls, files)
     number = count()
 
-    def let_in(name: str, *args: Any) -> Any:
+    def import_(name: str, *args: Any) -> Any:
         if name not in modules:
             raise RefusedCode(f"it imports {name}")
         return modules[name]
@@ -174,28 +173,24 @@ def run(source: str, argv: Sequence[str], files: Mapping[str, str], replies: Seq
         name = posixpath.basename(str(place))
         if "w" in mode:
             buffer = written[f"{next(number)}/{name}"] = io.StringIO()
-            buffer.close = lambda: None  # type: ignore[method-assign]  # what it holds is read afterwards
+            buffer.close = lambda: None  # type: ignore[method-assign]  # its text is read afterwards
             return buffer
         if name not in files:
             raise RefusedCode(f"it reads {name}")
         return io.StringIO(files[name])
 
     given: dict[str, Any] = {name: getattr(builtins, name) for name in _PLAIN.split()}
-    given |= {"print": lambda *a, **k: None, "open": open_, "type": lambda value: value.__class__, "__import__": let_in}
+    given |= {"print": lambda *a, **k: None, "open": open_, "type": lambda value: value.__class__, "__import__": import_}
     sys.argv = list(argv)
     exec(compile(tree, "<script>", "exec"), {"__builtins__": given, "__name__": "__main__"})
     return {"calls": calls.made, "written": {name: buffer.getvalue() for name, buffer in written.items()}}
 
 
-def _limited() -> None:
-    for kind, most in ((resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CPU, SECONDS), (resource.RLIMIT_AS, BYTES)):
-        resource.setrlimit(kind, (most, most))
-
-
 def main(work: Callable[..., dict[str, Any]] = run) -> None:
     """Read a job, do it, write the outcome: calls and files, or why there are none."""
     job = json.load(sys.stdin)
-    _limited()
+    for kind, limit in ((resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CPU, SECONDS), (resource.RLIMIT_AS, BYTES)):
+        resource.setrlimit(kind, (limit, limit))
     try:
         outcome = work(**job)
     except SystemExit:

@@ -107,16 +107,16 @@ def _tree(rows: Sequence[TsvRow], path: Path, paper: bool = False) -> dict[str, 
     among the answers, a judge that says so is understood all the same.
     """
     starts = [place for place, row in enumerate(rows) if row["Question ID"]] or [0]
-    asked = [rows[start:end] for start, end in pairwise([*starts, len(rows)])]
-    ids = [re.sub(r"\.0$", "", block[0]["Question ID"]) for block in asked]
+    blocks = [rows[start:end] for start, end in pairwise([*starts, len(rows)])]
+    ids = [re.sub(r"\.0$", "", block[0]["Question ID"]) for block in blocks]
     check_unique(path, ids, "Question IDs")
-    if odd := [block[0] for id, block in zip(ids, asked, strict=True) if not id.isdecimal()]:
+    if odd := [block[0] for id, block in zip(ids, blocks, strict=True) if not id.isdecimal()]:
         raise UserError(f"{odd[0][_PLACE]}: Question ID: {odd[0]['Question ID']!r} is no whole number")
     dimensions: list[str] = []
-    for block in asked:
+    for block in blocks:
         dimensions.append(block[0]["Dimension"] or "".join(dimensions[-1:]))
     questions: dict[str, Any] = {}
-    for place, (id, block) in enumerate(zip(ids, asked, strict=True)):
+    for place, (id, block) in enumerate(zip(ids, blocks, strict=True)):
         others = [other for other, name in zip(ids, dimensions, strict=True) if name != dimensions[place]]
         after = min((other for other in others if int(other) > int(id)), key=int, default=END)
         following = ids[place + 1] if place + 1 < len(ids) else END

@@ -53,7 +53,7 @@ def test_prompts_are_the_published_ones_word_for_word(run: Run, tmp_path: Path) 
 def test_a_tree_is_read_as_it_is_meant_and_as_the_published_judge_reads_it(run: Run, tmp_path: Path) -> None:
     told = imported(run, make_clone(tmp_path / "clone"))
     assert "rubric.tsv:9: Severity 'Yelow' is read as yellow; the published judge counts it as nothing" in told
-    assert "licence: Copyright Nobody (whole in LICENSE)" in told and Path("out/LICENSE").read_text().endswith("made up.\n")
+    assert "licence: Copyright Nobody (in full: LICENSE)" in told and Path("out/LICENSE").read_text().endswith("made up.\n")
     rubric = load_rubric("out/rubric.yaml")
     assert rubric.outcomes == ("sees_danger", "helps_kindly") and list(rubric.dimensions)[:2] == ["sees_danger", "helps_kindly"]
     assert ways("out/rubric.yaml") == {

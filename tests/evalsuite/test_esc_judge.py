@@ -69,7 +69,7 @@ def judges(endpoint: Endpoint) -> list[str]:
 
 @pytest.mark.slow
 def test_the_clone_becomes_roles_criteria_and_prompts(clone: Path) -> None:
-    assert "licence: Some Licence (whole in LICENSE)" in imported() and Path("in/LICENSE").is_file()
+    assert "licence: Some Licence (in full: LICENSE)" in imported() and Path("in/LICENSE").is_file()
     assert not (clone / "ran").exists(), "scripts are read, not run"
     rubric = load_rubric("in/rubric.yaml")
     weights = {rubric.label(name): (rubric.facet(name, "en"), one.weight) for name, one in rubric.dimensions.items()}

@@ -205,7 +205,7 @@ def test_paper_mode_sends_what_the_script_sends(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert data_prep("import", "--source", "healthbench=clone", "--out", "imported") == 0
-    assert "licence: MIT License (whole in LICENSE)" in capsys.readouterr().out
+    assert "licence: MIT License (in full: LICENSE)" in capsys.readouterr().out
     with Endpoint(grades, ("my-model", "grader")) as endpoint:
         assert run(esc_eval, endpoint, "--set", "mode=paper", "--set", "prompts=./imported/prompts")[0] == 0
         bodies = [body["messages"] for body in endpoint.requests if body["messages"][-1]["content"].startswith("Grade it")]

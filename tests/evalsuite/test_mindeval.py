@@ -107,7 +107,7 @@ WRONG: dict[str, tuple[str, Any, str]] = {
     "a score of nobody": (
         "human_annotations",
         rated("x", {}) | {"criterion_6.responses.users": ["e"]},
-        "human_annotations.jsonl:2: criterion_6.responses: expected as many scores",
+        "human_annotations.jsonl:2: criterion_6.responses: expected a score for each name",
     ),
     "an unknown speaker": (
         "human_annotations",
