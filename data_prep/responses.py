@@ -1,4 +1,4 @@
-"""Replies to real histories: where the supporter of a dialogue spoke, what another one said there, and what is compared."""
+"""Replies on real histories: where the supporter of a dialogue spoke, what another one replied there, and comparable pairs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from serve.failures import Lost
 
 
 class Response(Record):
-    """One reply of a supporter, with what the real supporter said there.
+    """One reply of a supporter, with the real supporter's reply as the reference.
 
-    `turn` is the index, in the given dialogue, of the supporter turn that is answered (of several in a row, the first).
-    `termination` says why there is no proper reply (null: there is one); `text` is then what came nevertheless, mostly "".
+    `turn` is the index, in the given dialogue, of the supporter turn that it replaces (the first of several in a row).
+    `termination` says why there is no proper reply (null: there is one); `text` is then what arrived, mostly "".
     """
 
     dialogue_id: Identifier
@@ -40,15 +40,15 @@ class Response(Record):
         return self.termination in LOST
 
     @model_validator(mode="after")
-    def _said(self) -> Response:
+    def _complete(self) -> Response:
         if self.termination is None and not self.text.strip():
-            raise ValueError("text: a reply without text needs the termination that says why")
+            raise ValueError("text: a reply without text needs a termination with the reason")
         return self
 
 
 @dataclass(frozen=True)
 class Answered:
-    """A place where the supporter spoke: its turn's index, what had been said (by the seeker first), and its text."""
+    """A place where the supporter spoke: the turn's index, the history (begun by the seeker), and the text."""
 
     turn: int
     history: tuple[Turn, ...]
@@ -56,7 +56,7 @@ class Answered:
 
 
 def answered(turns: Sequence[Turn]) -> list[Answered]:
-    """Every place where the supporter answered a seeker. Turns without words are passed over."""
+    """Every place where the supporter answered a seeker. Empty turns are skipped."""
     spoken = [(index, turn) for index, turn in enumerate(turns) if turn.text.strip()]
     runs: list[tuple[int, Turn]] = []
     for role, run in groupby(spoken, key=lambda pair: pair[1].role):
@@ -70,7 +70,7 @@ def answered(turns: Sequence[Turn]) -> list[Answered]:
 
 
 def read_responses(paths: Sequence[Path]) -> list[Response]:
-    """Responses from JSONL files, in order; `UserError` when a supporter answers one turn twice."""
+    """Responses from JSONL files, in order; `UserError` if a supporter answers a turn twice."""
     responses = [response for path in paths for response in read_jsonl(path, Response, "responses")]
     places = (f"{r.supporter} on {r.dialogue_id} turn {r.turn}" for r in responses)
     check_unique(", ".join(map(str, paths)), places, "responses")
@@ -79,11 +79,10 @@ def read_responses(paths: Sequence[Path]) -> list[Response]:
 
 
 def paired(dialogues: Iterable[Dialogue], references: Iterable[Dialogue]) -> list[Response]:
-    """The supporter's replies in whole dialogues against those of reference dialogues: the k-th against the k-th.
+    """The supporter's replies in whole dialogues paired with those of reference dialogues, the k-th with the k-th (if any).
 
-    Partners have the same id or else, in one language, the same card_id, profile_id or source_id (the first by which there
-    is one). A reply for which the reference has no k-th has no reference. Raises `UserError` for a dialogue without a partner,
-    or with several.
+    A dialogue's partner has the same id or else, in the same language, the same card_id, profile_id or source_id (the first of
+    these that finds one). Raises `UserError` for a dialogue without a partner, or with several.
     """
     by_id: dict[str, Dialogue] = {}
     by_item: dict[tuple[Language, str, str], list[Dialogue]] = defaultdict(list)

@@ -1,1 +1,1 @@
-"""The simulator's training set: dialogues and their system messages, duplicates, decontamination, the mix."""
+"""The simulator's training set: dialogues with system messages, deduplication, decontamination, the mix."""

@@ -1,26 +1,26 @@
-"""Which dialogues may an evaluation card have been made from? BM25 search over whole dialogues, with the cards as queries.
+"""Finds the dialogues that an evaluation card may have been made from, by BM25 search over whole dialogues.
 
 ESC-Eval's cards (section 2.2) are third-person summaries of dialogues from the corpora that role-play training uses, without
-source ids, and hardly share a run of words with them. They do keep the seeker's rare words: names, trades, objects, places.
-BM25 weighs words by that rarity. A raw BM25 sum grows with the length of the card and with the size of the collection, so
+source ids, and share hardly any sequence of words with them. They do keep the seeker's rare words: names, trades, objects,
+places. BM25 weights words by rarity. A raw BM25 sum grows with the length of the card and with the size of the collection, so
 
     overlap = sum over shared words of rarity * tf / (tf + k1 * (1 - b + b * length / usual length)) / sqrt(sum of rarity)
 
-where rarity is the BM25 idf divided by its maximum (0 to 1) and the root runs over all words of the card. A sum without the
-root favours long cards, a division by the whole sum favours short ones. The usual length is a constant, and word statistics
-come from the documents and from the bundled dialogues. A source also stands out from the other dialogues on its topic:
+where rarity is the BM25 idf divided by its maximum (0 to 1) and the root is of the sum over all words of the card. Without the
+root, long cards would score higher; divided by the whole sum, short ones. The usual length is a constant, and word statistics
+come from the documents and from the bundled dialogues. A source also stands out from other dialogues on its topic:
 
     score = sqrt(overlap) * overlap / (median overlap of the card's 2nd to 11th best document) / level
 
-A very large overlap alone is enough: many copies of a source would be each other's rivals.
+A very large overlap is sufficient by itself: otherwise many copies of a source would hide each other.
 
-What it finds, on 24 pairs per language that were written without knowledge of it (tests/data_prep/planted): 21 en and 24 zh
+Recall on 24 pairs per language that were written without knowledge of the detector (tests/data_prep/planted): 21 en and 24 zh
 among themselves and among 280 unrelated dialogues, 17 and 19 among ESConv's 1,300 and 1,970 of SmileChat. Of ESC-Eval's
-English cards it flags 126 of the 158 made from ESConv and 20 of the 173 made elsewhere. A summary that keeps almost none of
-the dialogue's words is not found.
+English cards it flags 126 of the 158 made from ESConv and 20 of the 173 made elsewhere. It misses summaries that keep almost
+none of the dialogue's words.
 
-What it flags without a source is in `BY_CHANCE`. Thresholds that adapt (to the card's length, the corpus's size, the tail of
-the overlaps) found at most 7 more of the 158 at the same rate of false alarms: not worth two more constants per language.
+`BY_CHANCE` has the false alarms. Adaptive thresholds (by the card's length, the corpus's size, the tail of the overlaps) found
+at most 7 more of the 158 at the same rate of false alarms: not worth two more constants per language.
 """
 
 from __future__ import annotations
@@ -49,27 +49,27 @@ from data_prep.scores.synthetic import SyntheticBase, load_bases
 from data_prep.sources import generic
 
 THRESHOLD = 1.0
-# Shares of ESC-Eval's cards that are flagged among so many dialogues, or more, of which none is their source: the lowest and
-# the highest over corpora of questions, posts and support dialogues (en: six, zh: two), by `python -m tests.bench
-# false-alarms`. Role play in English gives fewer; so do cards of more words and corpora with several dialogues of a scenario.
-# Other languages were not measured.
+# (Dialogues, lowest, highest): the share of ESC-Eval's cards flagged among at least so many dialogues that are not their
+# source, over corpora of questions, posts and support dialogues (en: six, zh: two), by `python -m tests.bench false-alarms`.
+# English role play gives fewer; so do longer cards and corpora with several dialogues per scenario. Other languages were not
+# measured.
 _EN = ((30, 0.086, 0.285), (100, 0.130, 0.266), (300, 0.149, 0.180), (800, 0.107, 0.163), (1500, 0.099, 0.155))
 _ZH = ((30, 0.153, 0.218), (100, 0.071, 0.109), (300, 0.044, 0.072), (800, 0.032, 0.065), (1500, 0.030, 0.054))
 BY_CHANCE: dict[Language, tuple[tuple[int, float, float], ...]] = dict(zip(PAPER_LANGUAGES, (_EN, _ZH), strict=True))
-# Set where about one in nine of the published cards that were made elsewhere raises an alarm among ESConv's dialogues. The form
-# of the score was chosen with an eye on the planted pairs, so their figures are a little kind to it.
+# At this level about one in nine of the published cards that were made elsewhere raises an alarm among ESConv's dialogues. The
+# form of the score was chosen with an eye on the planted pairs, so its figures on them are slightly optimistic.
 _LEVEL = 1.55
-_SCALE = {"words": 0.47, "characters": 0.70}  # overlap of unrelated dialogues on one topic, about
+_SCALE = {"words": 0.47, "characters": 0.70}  # approximate overlap of unrelated dialogues on one topic
 _CERTAIN = 1.5  # an overlap that no unrelated dialogue of ESConv or SmileChat reaches
 _RIVALS = slice(1, 11)  # ranks 2 to 11
-_KEPT = 200  # best documents of a card that are looked at; no more can be flagged
+_KEPT = 200  # best documents of a card that are considered; no more can be flagged
 _K1, _B = 1.5, 0.75
 _LENGTH = {"words": 180, "characters": 690}  # terms in a dialogue of ESConv, of SmileChat (means, rounded)
 _BLOCK = 2048  # documents scored at once: bounds memory at cards * block * 4 bytes
 
 _WORD = re.compile(r"[a-z0-9]+")
 _HAN = re.compile(r"[一-鿿]+")
-# Function words, and what cards say of any seeker.
+# Function words, and words that cards use of every seeker.
 _STOP_WORDS = """
 a about advice after again against ain all also am an and any are aren as at be because been before being between both
 but by can considering cope could couldn dealing despite did didn do does doesn doing don down due during each
@@ -87,7 +87,7 @@ Document = tuple[str, Language, str]  # id, language, text to search
 
 
 class Match(Record):
-    """A document that a card may come from. Rank 1 is the card's best; scores (0 to about 10) compare between cards."""
+    """A document that a card may come from. Rank 1 is the card's best; scores (0 to about 10) are comparable between cards."""
 
     card_id: Identifier
     document_id: Identifier
@@ -99,47 +99,35 @@ class Match(Record):
 
 
 def document_text(turns: Iterable[Turn | tuple[str, str]]) -> str:
-    """What of a dialogue is searched: every line of both sides, as Turns or (role, text) pairs.
-
-    The supporter takes up the seeker's words, which tells dialogues of one topic apart; giving seeker lines twice the weight
-    changed next to nothing.
-    """
+    """The searched text of a dialogue, from Turns or (role, text) pairs: all lines of both sides, since the supporter repeats
+    the seeker's words. Doubling the weight of seeker lines changed next to nothing."""
     return "\n".join(turn.text if isinstance(turn, Turn) else turn[1] for turn in turns)
 
 
 def link(cards: Sequence[RoleCard], documents: Sequence[Document], top: int = 10) -> list[Match]:
     """The best `top` documents of each card in its own language, and every further one (up to 200) at or above `THRESHOLD`.
 
-    `documents` are (id, language, whole text). Cards in the order given, their matches by rank; documents that share no word
-    with the card are left out; of equal scores the first id comes first. Time and memory grow linearly with the documents.
+    `documents` are (id, language, whole text). Cards stay in their order, matches are by rank; documents that share no word
+    with the card are left out; equal scores are ordered by id. Time and memory grow linearly with the documents.
     """
     matches_of: dict[int, list[Match]] = {}
     for language in sorted({card.language for card in cards}):
-        numbered = [(place, card) for place, card in enumerate(cards) if card.language == language]
-        among = sorted((id, text) for id, other, text in documents if other == language)
-        queries = [set(terms(f"{card.problem}\n{card.occupation}", language)) for _, card in numbered]
-        found = _search(queries, [text for _, text in among], language, top) if among else []
-        for (place, card), hits in zip(numbered, found, strict=False):
+        places = [place for place, card in enumerate(cards) if card.language == language]
+        candidates = sorted((id, text) for id, other, text in documents if other == language)
+        queries = [set(terms(f"{cards[place].problem}\n{cards[place].occupation}", language)) for place in places]
+        results = _search(queries, [text for _, text in candidates], language, top) if candidates else []
+        for place, hits in zip(places, results, strict=False):
+            fields = {"card_id": cards[place].id, "language": language}
             matches_of[place] = [
-                Match(
-                    card_id=card.id,
-                    document_id=among[document][0],
-                    language=language,
-                    score=score,
-                    rank=rank,
-                    flagged=score >= THRESHOLD,
-                )
+                Match(**fields, document_id=candidates[document][0], score=score, rank=rank, flagged=score >= THRESHOLD)
                 for rank, (document, score) in enumerate(hits, start=1)
             ]
     return [match for place in sorted(matches_of) for match in matches_of[place]]
 
 
 def by_chance(cards: int, dialogues: int, language: Language) -> tuple[float, float] | None:
-    """How many of so many cards are flagged among so many dialogues of which none is a card's source: fewest and most.
-
-    The extremes over the corpora of `BY_CHANCE`, at the largest size there that is not above `dialogues` (or the smallest).
-    None for a language that was not measured.
-    """
+    """The expected number of cards flagged among dialogues that are no card's source: lowest and highest, from the row of
+    `BY_CHANCE` with the largest size up to `dialogues` (or the smallest). None for a language that was not measured."""
     if language not in BY_CHANCE:
         return None
     rows = BY_CHANCE[language]
@@ -148,8 +136,8 @@ def by_chance(cards: int, dialogues: int, language: Language) -> tuple[float, fl
 
 
 def terms(text: str, language: Language) -> list[str]:
-    """The words (en) or character pairs (zh, with its Latin words) that are searched, in order, stop words left out. Other
-    languages are cut in the same two ways, and have no stop words here."""
+    """The words (en) or character pairs (zh, with its Latin words) to search, in order, without stop words. Other languages are
+    cut in one of these ways, and have no stop words here."""
     if language not in PAPER_LANGUAGES:
         parts = cut(text, language)
         return parts if counts(language) == "words" else [a + b for a, b in pairwise(parts)]
@@ -163,8 +151,8 @@ def terms(text: str, language: Language) -> list[str]:
 
 
 def _count(documents: Iterable[Sequence[str]], index: Mapping[str, int]) -> tuple[sparse.csr_matrix, NDArray[np.float32]]:
-    """How often each query term occurs in each document (documents x terms), and the documents' lengths in terms. Only terms
-    that some card has are counted: a document costs memory for its share in the cards' words."""
+    """Counts of each query term in each document (documents x terms), and the documents' lengths in terms. Counting only the
+    cards' terms saves memory."""
     columns, values, ends, lengths = array("i"), array("f"), array("q", [0]), array("f")
     for words in documents:
         counted = Counter(index[word] for word in words if word in index)
@@ -180,32 +168,24 @@ def _exchanges(base: SyntheticBase) -> list[str]:
     return ["\n".join([exchange.seeker, *(segment.text for segment in exchange.reply)]) for exchange in base.exchanges]
 
 
-def _bundled(language: Language) -> Language:
-    """The language of the bundled dialogues that a card is compared with, too."""
-    return language if language in PAPER_LANGUAGES else "en"
-
-
 @cache
-def _everyday(language: Language) -> list[list[str]]:
-    """The terms of each exchange of the bundled bases: everyday words of seekers and supporters, for word statistics."""
-    return [terms(text, language) for base in load_bases(_bundled(language)) for text in _exchanges(base)]
-
-
-@cache
-def _rivals(language: Language) -> list[list[str]]:
-    """The terms of bundled dialogues whole: what a card resembles by chance, where few documents are searched."""
-    plays = read_jsonl(BUNDLED / f"role_play_{_bundled(language)}.jsonl", RolePlay, "bundled role play")
-    texts = ["\n".join(_exchanges(base)) for base in load_bases(_bundled(language))]
-    texts += ["\n".join(line.text for line in play.lines) for play in plays]
-    return [terms(text, language) for text in texts]
+def _bundled(language: Language) -> tuple[list[list[str]], list[list[str]]]:
+    """The terms of each exchange of the bundled bases, for statistics of everyday words; and those of whole bundled dialogues,
+    which a card resembles by chance, as rivals where few documents are searched."""
+    source = language if language in PAPER_LANGUAGES else "en"
+    exchanges = [_exchanges(base) for base in load_bases(source)]
+    plays = read_jsonl(BUNDLED / f"role_play_{source}.jsonl", RolePlay, "bundled role play")
+    texts = ["\n".join(base) for base in exchanges] + ["\n".join(line.text for line in play.lines) for play in plays]
+    everyday = [terms(text, language) for base in exchanges for text in base]
+    return everyday, [terms(text, language) for text in texts]
 
 
 def _search(queries: Sequence[set[str]], texts: Sequence[str], language: Language, top: int) -> list[list[tuple[int, float]]]:
-    """For each query its best `top` documents and every further one at or above `THRESHOLD`, with their scores, best first
-    (equal scores: the earlier document)."""
+    """For each query its best `top` documents and every further one at or above `THRESHOLD`, with scores, best first (at equal
+    scores the earlier document)."""
     results = []
     for hits in _overlaps(queries, texts, language):
-        rivals = sorted({overlap for _, overlap in hits}, reverse=True)[_RIVALS]  # an exact copy is no rival
+        rivals = sorted({overlap for _, overlap in hits}, reverse=True)[_RIVALS]  # exact copies count once
         usual = float(np.median(rivals)) if rivals else 1.0
         scores = [
             (place, round(max(overlap**1.5 / usual / _LEVEL, overlap / _CERTAIN), 6))
@@ -217,10 +197,11 @@ def _search(queries: Sequence[set[str]], texts: Sequence[str], language: Languag
 
 
 def _overlaps(queries: Sequence[set[str]], texts: Sequence[str], language: Language) -> list[list[tuple[int, float]]]:
-    """For each query the `_KEPT` documents with the largest overlap above 0, best first; `_rivals` come after the texts."""
+    """For each query the `_KEPT` documents with the largest overlap above 0, best first; bundled rivals follow the texts."""
     index = {word: place for place, word in enumerate(sorted(set().union(*queries)))}
-    table, lengths = _count(chain((terms(text, language) for text in texts), _rivals(language)), index)
-    everyday, _ = _count(_everyday(language), index)
+    exchanges, rivals = _bundled(language)
+    table, lengths = _count(chain((terms(text, language) for text in texts), rivals), index)
+    everyday, _ = _count(exchanges, index)
     # BM25's idf over all documents and the bundled exchanges, divided by that of a word that occurs nowhere.
     documents = table.shape[0] + everyday.shape[0]
     holders = sum(np.bincount(counts.indices, minlength=len(index)) for counts in (table, everyday))
@@ -238,9 +219,9 @@ def _overlaps(queries: Sequence[set[str]], texts: Sequence[str], language: Langu
         block.data = block.data / (block.data + np.repeat(length[start : start + _BLOCK], np.diff(block.indptr)))
         overlaps = (block @ by_query).toarray()
         for column, hits in enumerate(best):
-            of_query = overlaps[:, column]
-            order = np.argsort(-of_query, kind="stable")[:_KEPT]
-            hits += [(start + int(place), float(of_query[place])) for place in order if of_query[place] > 0]
+            overlap = overlaps[:, column]
+            order = np.argsort(-overlap, kind="stable")[:_KEPT]
+            hits += [(start + int(place), float(overlap[place])) for place in order if overlap[place] > 0]
             hits.sort(key=lambda hit: (-hit[1], hit[0]))
             del hits[_KEPT:]
     return best
@@ -270,10 +251,8 @@ class _DataLine(BaseModel):
         return self
 
     def document(self) -> Document:
-        """What is searched. System messages are left out: a card may stand in there, and then it is the example's own.
-
-        So is what a role-play example has before the `turns` that the corpus holds: a greeting.
-        """
+        """The text to search, without system messages, which may contain the example's own card, and without the greeting that
+        a role-play example has before the corpus's `turns`."""
         if self.dialogue is not None:
             return self.dialogue.id, self.dialogue.language, document_text(self.dialogue.turns)
         assert self.id is not None and self.language is not None
@@ -284,11 +263,9 @@ class _DataLine(BaseModel):
 
 
 def read_documents(path: Path) -> list[Document]:
-    """The dialogues of a JSONL file of role-play examples, Dialogues or SupportDialogues, or of a corpus of the user's own, as
-    (id, language, text to search).
-
-    Raises `UserError` with file, line and field at the first line that is none of these, and for an empty file.
-    """
+    """The dialogues of a JSONL file of role-play examples, Dialogues or SupportDialogues, or of the user's own corpus, as (id,
+    language, text to search). Raises `UserError` with file, line and field at the first line in another form, and for an empty
+    file."""
     if generic.is_generic(path):
         source = generic.header(path).source
         dialogues = list(generic.dialogues(path, CorpusReader(BuildStep("read"), strict=True)))

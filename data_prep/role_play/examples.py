@@ -1,7 +1,7 @@
-"""From corpus items to training dialogues for the simulator: who is trained, what it is told, what it answers.
+"""Training dialogues for the simulator from corpus items.
 
-The trained side is `assistant` (the seeker of a support dialogue, the character of a general one), whoever talks to it is
-`user`; the system message is what simulation sends (data_prep.seeker_prompts).
+The trained side is `assistant` (the seeker of a support dialogue, the character of a general one), its partner is `user`, and
+the system message is the one that simulation sends (core.side_prompts).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EMBEDDED = "embedded"
 class RoleExample(Record):
     """One training dialogue of the role-play set: a system message, then user and assistant in turn, ending with assistant.
 
-    `turns` counts what the corpus holds (a greeting put before it does not count), `tokens` the whole dialogue in ChatML.
+    `turns` counts the corpus's own turns (without an added greeting), `tokens` the whole dialogue in ChatML.
     """
 
     id: Identifier
@@ -48,15 +48,13 @@ class RoleExample(Record):
 
 @dataclass
 class Draft:
-    """An example in the making.
-
-    `messages` are without the system message; the first `placed` of them (0 or 1) were put before the corpus's own.
-    """
+    """An example under construction. `messages` lack the system message; the first `placed` of them (0 or 1) were added before
+    the corpus's own."""
 
     item: SupportDialogue | RolePlay
     card: RoleCard | None
     pack: PromptPack
-    """What its system message is made from."""
+    """The pack of its system message."""
     messages: list[Message]
     placed: int
     tokens: int = 0
@@ -74,26 +72,25 @@ class Draft:
 
     @property
     def text(self) -> str:
-        """What was said, without what was put before it: duplicates are looked for in this."""
+        """The corpus's own messages, in which duplicates are searched for."""
         return "\n".join(message["content"] for message in self.messages[self.placed :])
 
     @property
     def lines(self) -> list[str]:
-        """The corpus's own lines, whoever said them."""
+        """The corpus's own lines, of both sides."""
         if isinstance(self.item, SupportDialogue):
             return [turn.text for turn in self.item.dialogue.turns]
         return [line.text for line in self.item.lines]
 
     @property
     def system(self) -> Message:
-        """The system message, rendered when it is needed: it is longer than many dialogues."""
+        """The system message, rendered on demand: it is longer than many dialogues."""
         if isinstance(self.item, SupportDialogue):
             assert self.card is not None
             return {"role": "system", "content": seeker_system(self.pack, self.card)}
         return {"role": "system", "content": character_system(self.pack, self.item)}
 
     def example(self) -> RoleExample:
-        """The finished example."""
         return RoleExample(
             id=self.id,
             language=self.language,
@@ -109,13 +106,13 @@ class Draft:
 
 
 def support_draft(item: SupportDialogue, card: RoleCard, prompts: PromptPack) -> Draft:
-    """A support dialogue as the seeker sees it. Where the seeker speaks first, the simulation's greeting stands before it."""
+    """A support dialogue from the seeker's side. If the seeker speaks first, the simulation's greeting is put before it."""
     lines = [("assistant" if turn.role == "seeker" else "user", turn.text) for turn in item.dialogue.turns]
     return _draft(item, card, prompts, lines, greeting(prompts, item.language))
 
 
 def role_play_draft(item: RolePlay, general: PromptPack) -> Draft:
-    """A general dialogue as the character sees it. Partners' lines carry their names where there is more than one partner."""
+    """A general dialogue from the character's side. Partners' lines begin with their names if there are several partners."""
     several = len({line.name for line in item.lines if line.role == "partner"}) > 1
     colon = words(item.language).colon
     lines = []
@@ -128,7 +125,8 @@ def role_play_draft(item: RolePlay, general: PromptPack) -> Draft:
 def _draft(
     item: SupportDialogue | RolePlay, card: RoleCard | None, pack: PromptPack, lines: Iterable[tuple[str, str]], before: str
 ) -> Draft:
-    """Messages in turn: several lines of one side become one message; `before` opens what the trained side would begin."""
+    """Messages in turn: consecutive lines of one side become one message; `before` opens a dialogue that the trained side
+    begins."""
     messages: list[Message] = [
         {"role": role, "content": "\n".join(text for _, text in group)} for role, group in groupby(lines, key=itemgetter(0))
     ]
@@ -136,14 +134,14 @@ def _draft(
     if placed:
         messages.insert(0, {"role": "user", "content": before})
     if messages and messages[-1]["role"] == "user":
-        messages.pop()  # nothing is learnt from what nobody answers
+        messages.pop()  # an unanswered message trains nothing
     return Draft(item, card, pack, messages, placed)
 
 
 def fit(draft: Draft, system_tokens: int, counts: Sequence[int], limit: int) -> bool:
-    """Cut whole exchanges off the end until the dialogue fits `limit` tokens; True when something was cut.
+    """Cut whole exchanges off the end until the dialogue fits `limit` tokens, and set `tokens`; True if something was cut.
 
-    `counts` are the tokens of its messages. Sets `tokens`; nothing is left when not even the first answer fits.
+    `counts` are the tokens of its messages. No message is left if not even the first answer fits.
     """
     total, kept = system_tokens, 0
     for index, count in enumerate(counts):
@@ -159,9 +157,7 @@ def fit(draft: Draft, system_tokens: int, counts: Sequence[int], limit: int) -> 
 
 class TokenCounter:
     """Counts tokens of chat messages with a checkpoint's tokenizer: `embedded`, a folder (or its tokenizer.json), or a hub id.
-
-    Raises `UserError` when there is no tokenizer.json to read.
-    """
+    Raises `UserError` if there is no readable tokenizer.json."""
 
     def __init__(self, place: str = EMBEDDED) -> None:
         need_modules("tokenizers", purpose="counting tokens")
@@ -178,9 +174,7 @@ class TokenCounter:
         self._markers = markers_in(folder)
 
     def count(self, messages: Sequence[Message]) -> list[int]:
-        """Tokens of each message in ChatML, the form that we train on: turn markers and role included.
-
-        The markers are special tokens, so nothing merges across messages and the counts of a dialogue add up exactly.
-        """
+        """Tokens of each message in ChatML, the form that we train on, with turn markers and role. The markers are special
+        tokens, so nothing merges across messages and the counts of a dialogue add up exactly."""
         texts = [f"<|im_start|>{m['role']}\n{self._markers.neutral(m['content'])[0]}<|im_end|>\n" for m in messages]
         return [len(encoding.ids) for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]

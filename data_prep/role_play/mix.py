@@ -1,7 +1,7 @@
 """The role-play training set (ESC-Eval section 2.3.1): support dialogues with role cards, and general role play, by quota.
 
-The paper names 3,390 support dialogues (Smile, ESConv, ExTES) and 14,000 in all; the five general sets are not named. Published
-role cards were made from the same corpora, so what they may have come from is taken out (data_prep.role_play.contamination).
+The paper gives 3,390 support dialogues (Smile, ESConv, ExTES) and 14,000 in all, without the names of the five general sets.
+Published role cards were made from the same corpora, so their possible sources are removed (data_prep.role_play.contamination).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from core.settings import Settings
 from data_prep.cards.heuristic import heuristic_card
 from data_prep.role_play.contamination import Match, document_text, link
 from data_prep.role_play.examples import Draft, RoleExample, TokenCounter, fit, role_play_draft, support_draft
-from data_prep.role_play.held_out import LEAST_HELD, HeldOut, Made, held_drafts, held_out_figures
+from data_prep.role_play.held_out import LEAST_HELD, CardsBySource, HeldOut, held_drafts, held_out_figures
 from data_prep.role_play.repeats import apart, distinct
 from data_prep.sources import SOURCES
 from data_prep.sources.generic import NAME as GENERIC
 
 GENERAL_PROMPTS = "role_play"
-# Below the detector's THRESHOLD (1.0), which leaves out the doubtful: where ESConv's own cards match ESConv, some dialogues
-# between 0.8 and 1.0 are plainly the source. A dialogue too many costs little here.
+# Below the detector's THRESHOLD (1.0), which excludes doubtful cases: of the dialogues that ESConv's own cards match, some with
+# 0.8 to 1.0 are clearly the source. Dropping a dialogue too many costs little here.
 CAUTIOUS, CAUTIOUS_OWN = 0.9, 0.8
 _MADE_FROM = {"psyqa": "smile"}  # SmileChat was written from PsyQA's questions
-STEPS, STEPS_HELD = 6, 3  # of build_set, and how many more there are with a held-out corpus
-_BATCH = 2_000  # dialogues whose messages are counted together: bounds memory
+STEPS, STEPS_HELD = 6, 3  # of build_set, and further ones with a held-out corpus
+_BATCH = 2_000  # dialogues tokenised together: bounds memory
 
 
 class Quota(Settings):
@@ -53,21 +53,21 @@ class RoleSftConfig(Settings):
     """The mix of the simulator's training set."""
 
     target: Annotated[int, Field(gt=0)]
-    """Dialogues in all: what the quotas sum to."""
+    """Dialogues in all: the sum of the quotas."""
     quotas: Annotated[tuple[Quota, ...], Field(min_length=1)]
     """How many dialogues of which corpus and language."""
     prompts: str = "esc_eval"
-    """The pack from which a seeker's system message is made."""
+    """The prompt pack of the seeker's system message."""
     tokenizer: str = "embedded"
     """Counts tokens (see `TokenCounter`)."""
     max_tokens: Annotated[int, Field(ge=64)] = 2048
-    """The longest dialogue, all of it in ChatML."""
+    """The longest dialogue, as a whole in ChatML."""
     min_turns: Annotated[int, Field(ge=2)] = 4
-    """The corpus's own turns, where one side's consecutive lines are one."""
+    """The fewest turns from the corpus; consecutive lines of one side are one turn."""
     near_duplicate: Annotated[float, Field(gt=0, le=1)] = 0.8
-    """From this likeness on, of two dialogues one is left out."""
+    """The similarity from which one of two dialogues is dropped."""
     valid_share: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    """The share of the dialogues that training does not see."""
+    """The share of the dialogues held out from training."""
 
     @model_validator(mode="after")
     def _adds_up(self) -> RoleSftConfig:
@@ -80,10 +80,8 @@ class RoleSftConfig(Settings):
 
 
 def check_quotas(config: RoleSftConfig, file: Path, sources: Collection[str]) -> None:
-    """Raise `UserError` for a quota of an unknown corpus or of a language that it lacks.
-
-    `file` is where the config stands, `sources` the names of the corpora to read, the user's own among them.
-    """
+    """Raise `UserError` for a quota of an unknown corpus or of a language that it lacks. `file` is the config's, `sources` are
+    the names of the corpora to read, including the user's own."""
     for quota in config.quotas:
         if quota.source in sources and quota.source not in SOURCES:
             continue
@@ -95,8 +93,8 @@ def check_quotas(config: RoleSftConfig, file: Path, sources: Collection[str]) ->
 
 
 def prospects(config: RoleSftConfig) -> list[dict[str, Any]]:
-    """What each quota's corpus can give (`core.rows.RolePlayYield`), by heading; None for a corpus of the user's own, which is
-    not known before it is read."""
+    """What each quota's corpus can give (`core.rows.RolePlayYield`), by heading; None for the user's own corpora, which are
+    unknown until they are read."""
     rows = []
     for quota in config.quotas:
         row: dict[str, Any] = {"Source": quota.source, "Language": quota.language, "Quota": quota.count, "Available": None}
@@ -117,9 +115,8 @@ def prospects(config: RoleSftConfig) -> list[dict[str, Any]]:
 
 @dataclass
 class RoleSet:
-    """The built set. `shortfall` has a row for each quota; `matches` are each evaluation card's best ones, before the drop;
-    `held` says what became of a held-out corpus, where one was given.
-    """
+    """The finished set. `shortfall` has a row per quota; `matches` are each evaluation card's best ones before decontamination,
+    `left` those in the finished set; `held` accounts for a held-out corpus, if any."""
 
     train: list[RoleExample] = field(default_factory=list)
     valid: list[RoleExample] = field(default_factory=list)
@@ -130,7 +127,7 @@ class RoleSet:
 
     @property
     def taken(self) -> int:
-        """How many dialogues the quotas gave: a held-out corpus is beside them."""
+        """How many dialogues the quotas gave, without a held-out corpus."""
         return len(self.train) + (0 if self.held else len(self.valid))
 
 
@@ -141,29 +138,29 @@ def build_set(
     config: RoleSftConfig,
     seed: int,
     build: Build,
-    held: Mapping[str, Sequence[CorpusItem]] | None = None,
+    held_out: Mapping[str, Sequence[CorpusItem]] | None = None,
 ) -> RoleSet:
-    """The set from corpora by name. `cards` made from them (by source and source id) win over cards from a corpus's own fields;
+    """The set from corpora by name. `cards` made from them (by source and source id) replace cards from a corpus's own fields;
     `evaluation` are the cards that must not be trained on. Every step is counted in `build`.
 
-    `held` are held-out corpora (data_prep.role_play.held_out): all their dialogues become the validation part, cut to
-    `max_tokens` and otherwise as they are; nothing else is held out, and what repeats one of them is not trained on.
+    `held_out` are held-out corpora (data_prep.role_play.held_out): all their dialogues become the validation part, cut to
+    `max_tokens` and otherwise unchanged; nothing else is held out, and what repeats one of them is not trained on.
     """
-    held = held or {}
+    held_out = held_out or {}
     prompts, general = load_pack(config.prompts), load_pack(GENERAL_PROMPTS)
-    made = _made(cards, [item for group in (*items.values(), *held.values()) for item in group], build)
+    by_source = _by_dialogue(cards, [item for group in (*items.values(), *held_out.values()) for item in group], build)
     result = RoleSet()
-    kept_out = held_drafts(held, made, prompts, build) if held else []
-    drafts = _drafts(items, made, prompts, general, build)
+    kept_out = held_drafts(held_out, by_source, prompts, build) if held_out else []
+    drafts = _drafts(items, by_source, prompts, general, build)
     dialogues = _by_source(drafts)
     least = config.min_turns
     drafts = build.step("turns").sieve(drafts, lambda draft: f"fewer than {least} turns" if draft.turns < least else None)
     drafts = distinct(drafts, config.near_duplicate, build)
-    if held:
+    if held_out:
         drafts = apart(drafts, kept_out, config.near_duplicate, build)
         whole = {draft.id: draft.turns for draft in kept_out}
         kept_out = _fitting(kept_out, config, LEAST_HELD, build, "held out: length")
-        result.held = held_out_figures(held, kept_out, [d.id for d in kept_out if d.turns < whole[d.id]])
+        result.held = held_out_figures(held_out, kept_out, [d.id for d in kept_out if d.turns < whole[d.id]])
         build.figures["held_out"] = result.held
     drafts = _decontaminated(drafts, evaluation, result, build)
     drafts = _fitting(drafts, config, least, build, "length")
@@ -175,7 +172,7 @@ def build_set(
         row = {"source": quota.source, "language": quota.language, "given": quota.source in items, "quota": quota.count}
         row |= {"dialogues": dialogues[key], "usable": usable[key], "taken": taken[key], "short": quota.count - taken[key]}
         result.shortfall.append(row)
-    valid = set() if held else _held_out(drafts, config.valid_share, seed)
+    valid = set() if held_out else _drawn(drafts, config.valid_share, seed)
     check_unique(
         "--valid-source", (draft.id for draft in (*kept_out, *drafts)), "dialogue ids (made of file names: rename a file)"
     )
@@ -189,29 +186,30 @@ def _by_source(drafts: Iterable[Draft]) -> Counter[tuple[str, Language]]:
     return Counter((draft.source, draft.language) for draft in drafts)
 
 
-def _made(cards: Sequence[RoleCard], items: Sequence[CorpusItem], build: Build) -> Made:
+def _by_dialogue(cards: Sequence[RoleCard], items: Sequence[CorpusItem], build: Build) -> CardsBySource:
     """Cards by the dialogue that they were made from: source and source id."""
     check_unique("--cards", (f"{card.source}/{card.source_id or card.id}" for card in cards), "cards of one dialogue")
-    made = {(card.source, card.source_id): card for card in cards}
-    used = len(made.keys() & {(i.dialogue.source, i.dialogue.source_id) for i in items if isinstance(i, SupportDialogue)})
+    by_dialogue = {(card.source, card.source_id): card for card in cards}
+    dialogues = {(i.dialogue.source, i.dialogue.source_id) for i in items if isinstance(i, SupportDialogue)}
+    used = len(by_dialogue.keys() & dialogues)
     if cards and not used:
-        raise UserError("--cards: none of them was made from a dialogue of these corpora (source and source_id tell)")
+        raise UserError("--cards: none was made from a dialogue of these corpora (source and source_id say from which)")
     if cards:
         build.figures["cards"] = {"given": len(cards), "used": used}
-    return made
+    return by_dialogue
 
 
 def _drafts(
-    items: Mapping[str, Sequence[CorpusItem]], cards_made: Made, prompts: PromptPack, general: PromptPack, build: Build
+    items: Mapping[str, Sequence[CorpusItem]], cards: CardsBySource, prompts: PromptPack, general: PromptPack, build: Build
 ) -> list[Draft]:
-    """Dialogues with what their trained side is told. A support dialogue needs a card."""
+    """The dialogues with cards and system prompts. A support dialogue needs a card."""
 
     def draft(item: CorpusItem) -> Draft | str:
         if isinstance(item, RolePlay):
             return role_play_draft(item, general)
         if not isinstance(item, SupportDialogue):
             return "single turn"
-        card = cards_made.get((item.dialogue.source, item.dialogue.source_id)) or heuristic_card(item)
+        card = cards.get((item.dialogue.source, item.dialogue.source_id)) or heuristic_card(item)
         if isinstance(card, str):
             return f"no card ({card})"
         return "its card is invalid" if card.quality == "invalid" else support_draft(item, card, prompts)
@@ -224,17 +222,17 @@ def _documents(drafts: Iterable[Draft]) -> list[tuple[str, Language, str]]:
 
 
 def _alike(cards: Sequence[RoleCard], documents: Sequence[tuple[str, Language, str]], score: float) -> set[str]:
-    """Ids of the documents that score at least so much with any of the cards (among each card's best twenty)."""
+    """Ids of the documents with at least this score for any of the cards (among each card's best twenty)."""
     return {match.document_id for match in link(cards, documents, top=20) if match.score >= score}
 
 
 def _decontaminated(drafts: Sequence[Draft], evaluation: Sequence[RoleCard], result: RoleSet, build: Build) -> list[Draft]:
-    """Without what an evaluation card may have been made from.
+    """The drafts without those that an evaluation card may have been made from.
 
-    Dropped: the very dialogue that a card names; everything that scores at or above `CAUTIOUS`, within the corpus that a card
-    names at or above `CAUTIOUS_OWN`; and, whatever the score, each card's best match among the support dialogues and within its
-    own corpus (a card whose corpus is not here still costs one dialogue). Written cards were made from no dialogue, so only
-    the score over all counts for them.
+    Dropped: the dialogue that a card names; everything with a score of at least `CAUTIOUS`, or `CAUTIOUS_OWN` within the corpus
+    that the card names; and, at any score, each card's best match among the support dialogues and within its own corpus (so a
+    card of a corpus that is not here still costs a dialogue). Written cards were made from no dialogue, so for them only
+    `CAUTIOUS` counts.
     """
     step = build.step("decontamination")
     documents = _documents(drafts)
@@ -265,7 +263,8 @@ def _decontaminated(drafts: Sequence[Draft], evaluation: Sequence[RoleCard], res
 
 
 def _fitting(drafts: Sequence[Draft], config: RoleSftConfig, least: int, build: Build, name: str) -> list[Draft]:
-    """Within the length cap: exchanges are cut off the end; what then has fewer than `least` turns goes."""
+    """The drafts within the length cap: exchanges are cut off the end; drafts left with fewer than `least` turns are
+    dropped."""
     step = build.step(name)
     step.taken = len(drafts)
     counter = TokenCounter(config.tokenizer)
@@ -289,8 +288,8 @@ def _by_quota(
 ) -> tuple[list[Draft], list[Match]]:
     """A seeded sample of each source and language, in the corpora's order, and each evaluation card's best match in it.
 
-    Word statistics change with the set, so the sample is searched once more, and others take the place of what is found.
-    Nothing fills a quota that cannot be met.
+    Word statistics change with the set, so the sample is searched again, and matches are replaced by other dialogues. A quota
+    that cannot be met stays short.
     """
     step = build.step("quotas")
     wanted = {(quota.source, quota.language): quota.count for quota in config.quotas}
@@ -318,12 +317,12 @@ def _by_quota(
     return kept, [match for match in link(evaluation, _documents(kept), top=1) if match.rank == 1]
 
 
-def _held_out(drafts: Sequence[Draft], share: float, seed: int) -> set[str]:
-    """Ids of the validation examples: that share of each source's dialogues, so that no source dialogue is on both sides."""
-    held: set[str] = set()
+def _drawn(drafts: Sequence[Draft], share: float, seed: int) -> set[str]:
+    """Ids of the validation examples: a share of each source's dialogues, so that no source dialogue is on both sides."""
+    ids: set[str] = set()
     for (source, language), group in group_by(drafts, lambda draft: (draft.source, draft.language)).items():
         dialogues = group_by(group, lambda draft: draft.source_id)
         names = list(dialogues)
         random.Random(f"{seed}/valid/{source}/{language}").shuffle(names)
-        held.update(draft.id for name in names[: round(share * len(names))] for draft in dialogues[name])
-    return held
+        ids.update(draft.id for name in names[: round(share * len(names))] for draft in dialogues[name])
+    return ids

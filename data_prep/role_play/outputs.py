@@ -1,4 +1,4 @@
-"""What is written of a finished role-play set beside its records: a `datasets` folder and the data card."""
+"""Files of a finished role-play set in addition to its records: a `datasets` folder and the data card."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEMPLATES = Path(__file__).parent
 
 
 def as_read(source: Source, items: Sequence[CorpusItem]) -> Source:
-    """A corpus with the languages of the dialogues that were read: a part of it may hold one only."""
+    """A corpus with the languages of the dialogues that were read, since a part of it may have only one."""
     return source.model_copy(update={"languages": tuple(sorted({item.language for item in items}))})
 
 
@@ -49,7 +49,7 @@ def write_data_card(
     sources: Sequence[Source],
     build: Build,
 ) -> None:
-    """README.md: what the set was made of and by which rules, and how near it comes to the evaluation's cards."""
+    """Write README.md: the set's sources and rules, and how close it comes to the evaluation's cards."""
     source_of = {card.id: card.source for card in evaluation}
     scores: dict[str, list[float]] = defaultdict(list)
     for match in result.matches:
@@ -78,7 +78,7 @@ def write_data_card(
 
 
 def _rows(result: RoleSet) -> list[dict[str, Any]]:
-    """What the set has of each source and language."""
+    """A row per source and language of the set."""
     train = {example.id for example in result.train}
     rows = []
     for (source, language), group in group_by([*result.train, *result.valid], lambda e: (e.source, e.language)).items():

@@ -1,12 +1,11 @@
-"""Dialogues that repeat another one: word for word, nearly, or as a window of it; within the training set, and across its
-border with the held-out set.
+"""Dialogues that repeat another one: word for word, nearly, or as a part of it; within the training set, and between it and the
+held-out set.
 
-What is nearly the same: an index of MinHash signatures finds candidates, the true shingle sets decide. A token is a Latin word
-or number, or a single character of any other script; a shingle is three tokens in a row. So English is compared by word triples
+Near duplicates: an index of MinHash signatures finds candidates, the true shingle sets decide. A token is a Latin word or
+number, or a single character of any other script; a shingle is three tokens in a row. So English is compared by word triples
 and Chinese by character triples. Time grows linearly with the texts.
 
-What is a window: corpora cut several from one scene, and a window repeats its lines word for word without being a near
-duplicate of the whole.
+Parts: corpora cut several windows from one scene, which repeat its lines word for word but are no near duplicates of the whole.
 """
 
 from __future__ import annotations
@@ -20,29 +19,29 @@ from core.files import digest
 from core.ledger import Build
 from data_prep.role_play.examples import Draft
 
-_Finder = Callable[[Sequence[Draft]], list[int | None]]  # for each draft the place of the one that it repeats
+_Finder = Callable[[Sequence[Draft]], list[int | None]]  # for each draft the index of the one that it repeats
 _TOKEN = re.compile(r"[a-z0-9]+|[^\W_a-z0-9]")
 _SHINGLE = 3
 # 32 bands of 4 values find a pair of similarity 0.7 with probability 1 - (1 - 0.7^4)^32 > 0.9998.
 _BANDS = (32, 4)
 _CACHED = 1024  # shingle sets kept for comparisons: bounds memory
 _SPACE = re.compile(r"\W+")
-_SHORT = 6  # letters: shorter lines ("Yes.", "好的") say nothing about where they come from
-_COMMON = 20  # nor do lines that stand in so many dialogues
+_SHORT = 6  # letters: lines up to this length ("Yes.", "好的") say nothing about their origin
+_COMMON = 20  # nor do lines that occur in more dialogues than this
 
 
 def _shingles(text: str) -> frozenset[str]:
-    """The text's shingles; a text of fewer tokens than a shingle is one shingle."""
+    """The text's shingles; a text shorter than a shingle is a single one."""
     tokens = _TOKEN.findall(text.lower())
     return frozenset(" ".join(tokens[start : start + _SHINGLE]) for start in range(max(1, len(tokens) - _SHINGLE + 1)))
 
 
 def near_duplicates(texts: Sequence[str], threshold: float = 0.8, seed: int = 0) -> list[int | None]:
-    """For each text the index of the earlier text that it repeats (shingle Jaccard >= `threshold`), None for what is kept.
+    """For each text the index of the earlier text that it repeats (shingle Jaccard >= `threshold`), or None if it is kept.
 
-    Only kept texts are compared with, so every repeat points at one that is kept, and no two kept texts are near duplicates.
-    Among several it is the most similar, then the earliest. Case, white space and punctuation do not count. `threshold` is
-    above 0 and at most 1; from about 0.7 the search misses next to none.
+    Texts are compared with kept ones only, so no two kept texts are near duplicates. Of several, the most similar counts, then
+    the earliest. Case, white space and punctuation do not count. `threshold` is above 0 and at most 1; from about 0.7 on the
+    search misses next to none.
     """
     from datasketch import MinHash, MinHashLSH
 
@@ -70,11 +69,11 @@ def near_duplicates(texts: Sequence[str], threshold: float = 0.8, seed: int = 0)
 
 
 def parts_of_others(dialogues: Sequence[Sequence[str]], share: float = 0.5) -> list[int | None]:
-    """For each dialogue, given as its lines, the index of a longer kept one that holds at least `share` (0 to 1) of its letters
-    in equal lines; None for what is kept.
+    """For each dialogue, given as its lines, the index of a longer kept one that has at least `share` (0 to 1) of its letters
+    in equal lines; None if it is kept.
 
-    Case, white space and punctuation do not count, nor who said a line. Longer dialogues are looked at first, of equally long
-    ones the earlier, so what is kept is the whole and not its part. Linear in the lines.
+    Case, white space, punctuation and speakers do not count. Longer dialogues come first, then earlier ones, so that the whole
+    is kept and not its part. Time is linear in the lines.
     """
     lines = [{line: None for line in (_SPACE.sub("", text.lower()) for text in dialogue)} for dialogue in dialogues]
     letters = [sum(map(len, texts)) for texts in lines]
@@ -97,8 +96,7 @@ def parts_of_others(dialogues: Sequence[Sequence[str]], share: float = 0.5) -> l
 
 
 def distinct(drafts: Sequence[Draft], threshold: float, build: Build) -> list[Draft]:
-    """Without dialogues that repeat another one: word for word, nearly (Jaccard of shingles at or above `threshold`), or as a
-    window of it."""
+    """The drafts without repetitions of others: word for word, near (Jaccard of shingles at or above `threshold`), or parts."""
     step = build.step("duplicates")
     step.taken = len(drafts)
     kept = list(drafts)
@@ -108,35 +106,35 @@ def distinct(drafts: Sequence[Draft], threshold: float, build: Build) -> list[Dr
         ("part of another dialogue", _parts),
     )
     for reason, find in finders:
-        among, kept = kept, []
-        for draft, other in zip(among, find(among), strict=True):
+        candidates, kept = kept, []
+        for draft, other in zip(candidates, find(candidates), strict=True):
             if other is None:
                 kept.append(draft)
             else:
-                step.drop(reason, f"{draft.id} of {among[other].id}")
+                step.drop(reason, f"{draft.id} of {candidates[other].id}")
     step.kept = len(kept)
     return kept
 
 
 def _equal(drafts: Sequence[Draft]) -> list[int | None]:
-    """For each draft the place of an earlier one with the same words."""
+    """For each draft the index of an earlier one with the same words."""
     first: dict[str, int] = {}
-    found = (first.setdefault(digest(" ".join(draft.text.lower().split()), 32), place) for place, draft in enumerate(drafts))
-    return [other if other < place else None for place, other in enumerate(found)]
+    keys = (digest(" ".join(draft.text.lower().split()), 32) for draft in drafts)
+    return [other if (other := first.setdefault(key, place)) < place else None for place, key in enumerate(keys)]
 
 
 def _parts(drafts: Sequence[Draft]) -> list[int | None]:
     return parts_of_others([draft.lines for draft in drafts])
 
 
-def apart(drafts: Sequence[Draft], held: Sequence[Draft], threshold: float, build: Build) -> list[Draft]:
-    """Without dialogues that repeat a held-out one: the same words, nearly the same, a window of it or a whole around it.
+def apart(drafts: Sequence[Draft], held_out: Sequence[Draft], threshold: float, build: Build) -> list[Draft]:
+    """The drafts that repeat no held-out one: not word for word, nearly, as a part of it, or as a whole around it.
 
-    `drafts` are `distinct`: no two of them repeat each other, so what one of them repeats is held out.
+    `drafts` are `distinct`: no two of them repeat each other, so a repetition is of a held-out one.
     """
     step = build.step("apart from held out")
-    repeated = _across(drafts, held, lambda every: near_duplicates([draft.text for draft in every], threshold))
-    repeated |= _across(drafts, held, _parts)
+    repeated = _across(drafts, held_out, lambda every: near_duplicates([draft.text for draft in every], threshold))
+    repeated |= _across(drafts, held_out, _parts)
     return step.sieve(
         drafts,
         lambda draft: "repeats a held-out dialogue" if draft.id in repeated else None,
@@ -144,18 +142,18 @@ def apart(drafts: Sequence[Draft], held: Sequence[Draft], threshold: float, buil
     )
 
 
-def _across(drafts: Sequence[Draft], held: Sequence[Draft], find: _Finder) -> dict[str, str]:
-    """Ids of drafts that repeat a held-out one, and its id.
+def _across(drafts: Sequence[Draft], held_out: Sequence[Draft], find: _Finder) -> dict[str, str]:
+    """Draft id → id of the held-out dialogue that it repeats.
 
-    `find` compares only with what it keeps, and held-out dialogues may repeat each other: those that do are asked about again.
-    Each round has fewer of them, or fewer drafts.
+    `find` compares only with what it keeps, and held-out dialogues may repeat each other: those that do are compared again in a
+    further round, each of which has fewer of them, or fewer drafts.
     """
     repeated: dict[str, str] = {}
-    while held:
-        every = [*held, *(draft for draft in drafts if draft.id not in repeated)]
+    while held_out:
+        every = [*held_out, *(draft for draft in drafts if draft.id not in repeated)]
         others = find(every)
         for place, other in enumerate(others):
-            if other is not None and min(place, other) < len(held) <= max(place, other):
+            if other is not None and min(place, other) < len(held_out) <= max(place, other):
                 repeated[every[max(place, other)].id] = every[min(place, other)].id
-        held = [draft for draft, other in zip(held, others, strict=False) if other is not None]
+        held_out = [draft for draft, other in zip(held_out, others, strict=False) if other is not None]
     return repeated

@@ -204,9 +204,9 @@ def test_a_written_card_serves_and_an_invalid_one_does_not(build: Builder, tmp_p
 
 def test_cards_that_sum_up_the_scored_lines_are_refused(build: Builder, tmp_path: Path) -> None:
     card = made_card(tmp_path, "valid/0", card_method="llm")
-    with pytest.raises(UserError, match="--cards: made was made by a model from the held-out dialogue esconv-valid/0"):
+    with pytest.raises(UserError, match="--cards: a model made made from the held-out dialogue esconv-valid/0"):
         build([row(talk(3))], [row(talk(0))], card)
-    with pytest.raises(UserError, match="--valid-source: extes is not known to have a situation that its seekers wrote"):
+    with pytest.raises(UserError, match="--valid-source: extes: as far as we know its seekers wrote no situation"):
         build([row(talk(3))], [], place="extes=extes.json")
 
 

@@ -232,7 +232,7 @@ def test_the_dialogue_that_an_evaluation_card_names_is_left_out_whatever_its_wor
 @pytest.mark.parametrize(
     ("source_ids", "quality", "message"),
     [
-        (["en-99"], None, "none of them was made from a dialogue of these corpora"),
+        (["en-99"], None, "none was made from a dialogue of these corpora"),
         (["en-01", "en-01"], None, "duplicate cards of one dialogue"),
         (["en-01"], "invalid", ""),
     ],

@@ -197,7 +197,7 @@ def test_a_simulated_dialogue_finds_its_source_where_no_reference_has_its_card()
 
 def test_a_reply_without_text_needs_its_reason() -> None:
     about: dict[str, Any] = {"dialogue_id": "d", "language": "en", "turn": 1, "supporter": "s", "text": "  "}
-    with pytest.raises(ValueError, match="a reply without text needs the termination"):
+    with pytest.raises(ValueError, match="a reply without text needs a termination"):
         Response.model_validate(about)
     assert Response.model_validate(about | {"termination": "empty_reply"}).text == "  "
 
