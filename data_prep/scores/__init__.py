@@ -1,1 +1,1 @@
-"""Scores that people gave (or that hold by construction), and the ranker's training sets made of them."""
+"""People's scores (and synthetic ones, true by construction), and the ranker's training sets built from them."""

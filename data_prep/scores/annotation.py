@@ -1,11 +1,11 @@
-"""People score dialogues: blind sheets, what came back, the second review, and the accepted scores (ESC-Eval, table 16).
+"""Scoring of dialogues by people: blind sheets, returned sheets, the second review, and accepted scores (ESC-Eval, table 16).
 
 Appendix C.2: every entry is scored in a first round (ten people) and accepted after a second review (five others). It does not
-say what the reviewer sees or when one overrules. Our reading, by mode:
+say what the reviewer sees or when a reviewer overrules. Our reading, by mode:
 
-- `paper`: a reviewer goes over every dialogue, sees what was given, and what the reviewer writes is accepted.
-- `native`: several people score each dialogue without seeing each other. Where they lie more than one point apart, a reviewer
-  who sees their scores decides; elsewhere their mean is accepted.
+- `paper`: a reviewer sees the given scores of every dialogue, and the reviewer's own scores are accepted.
+- `native`: several people score each dialogue independently. Where their scores are more than one point apart, a reviewer who
+  sees them decides; otherwise their mean is accepted.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ Mode = Literal["native", "paper"]
 OpenItems = dict[str, tuple[str, ...]]  # dialogue id → dimensions that wait for a reviewer, in the rubric's order
 ACCEPTED = "accepted"  # the annotator's name in accepted scores
 REVIEW = "review"
-TOLERATED = 1  # points that two annotators may lie apart
+TOLERATED = 1  # points by which two annotators may differ
 SHEET = "dialogues"
-_SCORE = " score "  # in the name of a row between the dialogue and the dimension that it asks about
+_SCORE = " score "  # between dialogue and dimension in the name of a row that asks for a score
 _NAME = re.compile(r"\w[\w.-]{0,60}")
 _COLUMNS = ("row", "item", "language", "who", "text", "rules")
 _ANSWERS = ("score", "note")
@@ -51,26 +51,26 @@ Texts = Mapping[str, str]  # dialogue id → who its seeker is meant to be
 
 @cache
 def _wording() -> dict[str, dict[Language, str]]:
-    """What sheets say beside the rubric's own rules."""
+    """The wording of sheets, apart from the rubric's own rules."""
     return load_yaml(CONFIGS / "score_sheets.yaml", "wording of score sheets")  # type: ignore[no-any-return]
 
 
 def item_of(dialogue: Dialogue) -> str:
-    """The blind name of a dialogue: ids of imported dialogues may tell the supporter's name."""
+    """The blind name of a dialogue: ids of imported dialogues may contain the supporter's name."""
     return digest(["annotate", dialogue.id], 12)
 
 
 LAYOUT = SheetLayout(SHEET, (*_COLUMNS, *_ANSWERS), _ANSWERS, "row", "text")
-"""An annotator's sheet: a row for every turn, then a row for every dimension with its rules and its score."""
+"""An annotator's sheet: a row per turn, then a row per dimension with its rules and its score."""
 REVIEW_LAYOUT = SheetLayout(SHEET, (*_COLUMNS, "given", *_ANSWERS), _ANSWERS, "row", "text")
-"""The reviewer's sheet: the same with the scores given, and rows only of the dimensions that are asked for."""
+"""The reviewer's sheet: the same with the given scores, and rows only of the dimensions to decide."""
 
 
 def assign(dialogues: Sequence[Dialogue], annotators: Sequence[str], copies: int, seed: int) -> dict[str, list[Dialogue]]:
-    """Annotator → dialogues in an order of that annotator's, one language after the other; each goes to `copies` people.
+    """Annotator → dialogues in the annotator's own order, language by language; each dialogue goes to `copies` people.
 
-    Loads in a language differ by at most `copies`; who shares dialogues with whom is drawn anew for every round of dialogues.
-    Raises `UserError` for names that cannot name a file, and for fewer people than `copies`.
+    Loads in a language differ by at most `copies`; the pairing of people is drawn again for every round of dialogues. Raises
+    `UserError` for names that cannot be file names, and for fewer people than `copies`.
     """
     check_names(annotators, "--annotator")
     if not 1 <= copies <= len(annotators):
@@ -94,10 +94,10 @@ def assign(dialogues: Sequence[Dialogue], annotators: Sequence[str], copies: int
 
 
 def check_names(annotators: Sequence[str], what: str) -> None:
-    """Raise `UserError`, which starts with `what`, for annotators whose names cannot name a sheet's file, or are the same."""
+    """Raise `UserError`, which starts with `what`, for equal names, and for names that cannot be the file names of sheets."""
     for name in annotators:
         if not _NAME.fullmatch(name) or name.lower() in (REVIEW, "guide", ACCEPTED):
-            raise UserError(f"{what} {name!r}: not usable as a file name here; letters, digits, - and _ are")
+            raise UserError(f"{what} {name!r}: not usable as a file name here: take letters, digits, - and _")
     if len({name.lower() for name in annotators}) < len(annotators):
         raise UserError(f"{what}: the same name twice")
 
@@ -105,7 +105,7 @@ def check_names(annotators: Sequence[str], what: str) -> None:
 def write_sheet(
     folder: Path, name: str, dialogues: Sequence[Dialogue], rubric: Rubric, played: Mapping[str, str] = {}
 ) -> list[str]:
-    """NAME.csv and NAME.xlsx with empty answers; returns the two names. `played` holds who the seekers are meant to be, where
+    """Write NAME.csv and NAME.xlsx with empty answers; returns the two names. `played` says who the seekers are meant to be, if
     the rubric rates them."""
     rows = [row for dialogue in dialogues for row in _rows(dialogue, rubric, list(rubric.dimensions), played)]
     return _write(folder, name, LAYOUT, rows, rubric, rubric.halves)
@@ -121,10 +121,10 @@ def write_review(
     halves: bool | None = None,
     played: Mapping[str, str] = {},
 ) -> list[str]:
-    """NAME.csv and NAME.xlsx: what waits, with the scores given (sorted, without names); returns the two names. `halves` says
-    whether scores between two levels may be given; without it, the rubric does.
+    """Write the open items, with the given scores (sorted, without names), to NAME.csv and NAME.xlsx; returns the two names.
+    `halves` says whether scores between two levels are allowed (default: as the rubric says).
 
-    Rows stand language by language in the order of a hash: the order of the records would tell the supporters apart.
+    Rows are ordered by language and a hash: the order of the records would reveal the supporters.
     """
     groups = group_by(scores, lambda score: (score.dialogue_id, score.dimension))
     given = {key: " / ".join(f"{value:g}" for value in sorted(score.value for score in group)) for key, group in groups.items()}
@@ -138,7 +138,7 @@ def write_review(
 def _rows(
     dialogue: Dialogue, rubric: Rubric, dimensions: Sequence[str], played: Texts, given: Mapping[str, str] = {}
 ) -> list[dict[str, str]]:
-    """A dialogue's rows: who is played, every turn, every dimension with its rules. Rows are read back by their names."""
+    """A dialogue's rows: the seeker's part, every turn, every dimension with its rules. Rows are read back by their names."""
     language, item = dialogue.language, item_of(dialogue)
     rows = []
     if text := played.get(dialogue.id):
@@ -163,7 +163,7 @@ def _about(rubric: Rubric, key: str, language: Language) -> str:
 def _write(
     folder: Path, name: str, form: SheetLayout, rows: Sequence[Mapping[str, str]], rubric: Rubric, halves: bool
 ) -> list[str]:
-    places: dict[Scale, str] = {}  # where in sheet `rules` the scores of each scale stand, one scale below the other
+    places: dict[Scale, str] = {}  # the cells with the scores of each scale in sheet `rules`, one scale below the other
     first = 2
     for key, scale in rubric.scales.items():
         if scale not in places:
@@ -171,7 +171,7 @@ def _write(
             places[scale], first = f"rules!$A${first}:$A${last}", last + 1
     choices = []
     scales = (rubric.scales[row["row"].partition(_SCORE)[2]] if row.get("rules") else None for row in rows)
-    for scale, run in groupby(enumerate(scales), key=itemgetter(1)):  # one list of choices for every run of rows on one scale
+    for scale, run in groupby(enumerate(scales), key=itemgetter(1)):  # a drop-down list per run of rows on one scale
         if scale:
             numbers = [number for number, _ in run]
             choices.append(SheetChoice("score", numbers[0], numbers[-1], places[scale]))
@@ -180,7 +180,7 @@ def _write(
 
 
 def _rules(rubric: Rubric, languages: Sequence[Language], halves: bool) -> list[list[str]]:
-    """The scores in column A from row 2; then every dimension with its levels, and how to fill in the sheet."""
+    """The scores in column A from row 2; then the dimensions with their levels, and how to fill in the sheet."""
     of_scale = {scale: rubric.steps(key, halves) for key, scale in rubric.scales.items()}
     rows = [["score", "", ""], *([f"{score:g}", "", ""] for scores in of_scale.values() for score in scores)]
     for key in rubric.dimensions:
@@ -199,7 +199,7 @@ def _rules(rubric: Rubric, languages: Sequence[Language], halves: bool) -> list[
 
 
 def write_guide(path: Path, rubric: Rubric, languages: Sequence[Language]) -> None:
-    """The rubric's rules as text, for those who work on the CSV."""
+    """Write the rubric's rules as text, for people who fill in the CSV."""
     write_text(path, "\n".join("\t".join(row).rstrip() for row in _rules(rubric, languages, rubric.halves)) + "\n")
 
 
@@ -209,11 +209,10 @@ def write_guide(path: Path, rubric: Rubric, languages: Sequence[Language]) -> No
 def read_scores(
     path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step: BuildStep, played: Mapping[str, str] = {}
 ) -> list[HumanScore]:
-    """An annotator's sheet as scores; the annotator's name is the file's, without its suffix. `played` is what the sheet was
-    written with.
+    """An annotator's sheet as scores; the annotator is named by the file, without its suffix. `played` is that of the export.
 
-    A dialogue without any score counts as dropped in `step`. Raises `UserError` with file, row and column for whatever cannot
-    be read, and for a dialogue that is scored only in part.
+    A dialogue without any score counts as dropped in `step`. Raises `UserError` with file, row and column for unreadable cells
+    and for a partly scored dialogue.
     """
     filled = _filled(path, LAYOUT, dialogues, rubric, played)
     scores = []
@@ -232,14 +231,14 @@ def read_scores(
 
 
 def scores_of(dialogue: Dialogue, annotator: str, rubric: Rubric, values: Mapping[str, float], where: str) -> list[HumanScore]:
-    """What one person gave one dialogue, in the rubric's order. Raises `UserError` for a dialogue that is scored in part."""
+    """A person's scores of a dialogue, in the rubric's order. Raises `UserError` for a partly scored dialogue."""
     if missing := [key for key in rubric.dimensions if key not in values]:
         raise UserError(f"{where}: no score on {', '.join(missing)}, while others of dialogue {item_of(dialogue)} are scored")
     return [human_score(dialogue, annotator, rubric.name, key, values[key]) for key in rubric.dimensions]
 
 
 def score_in(text: str, dimension: str, rubric: Rubric, halves: bool | None = None) -> float:
-    """The score that a cell or a choice says. Raises `UserError` for what is no score of the dimension."""
+    """The score in a cell or choice. Raises `UserError` for a text that is no score of the dimension."""
     allowed, scale = rubric.steps(dimension, halves), rubric.scale_of(dimension)
     try:
         value = named if scale.levels and (named := scale.read(text)) is not None else number_in(text)
@@ -248,8 +247,7 @@ def score_in(text: str, dimension: str, rubric: Rubric, halves: bool | None = No
     if value not in allowed:
         kind = "a whole number" if all(step % 1 == 0 for step in allowed) else "a whole or half number"
         what = f"{kind} from {allowed[0]:g} to {allowed[-1]:g}" if scale.whole or scale.step == 0.5 else f"a score of {scale}"
-        about = f"is not {what} ({dimension})"
-        raise UserError(f"{text[:40]!r} {about}{changed_cell(text)}")
+        raise UserError(f"{text[:40]!r} is not {what} ({dimension}){changed_cell(text)}")
     return value
 
 
@@ -262,10 +260,9 @@ def read_review(
     halves: bool | None = None,
     played: Mapping[str, str] = {},
 ) -> list[HumanScore]:
-    """The reviewer's sheet as scores, only of what was asked for; delete the rows of what is not decided yet.
+    """The reviewer's sheet as scores of the open items; a reviewer deletes rows that are not decided yet.
 
-    An answer that nobody asked for counts as dropped in `step`. Raises `UserError` as `read_scores` does, and for an empty
-    cell that was asked for.
+    Other answers count as dropped in `step`. Raises `UserError` as `read_scores` does, and for an empty cell of an open item.
     """
     wanted = {_score_row(dialogue, key) for dialogue in dialogues for key in open_items.get(dialogue.id, ())}
     filled = _filled(path, REVIEW_LAYOUT, dialogues, rubric, played, halves, wanted)
@@ -287,7 +284,7 @@ def _filled(
     halves: bool | None = None,
     wanted: Container[str] = (),
 ) -> dict[str, tuple[SheetRow, float | None]]:
-    """{name of a row: the row and its score} of a sheet of these dialogues; no score may be missing that is `wanted`."""
+    """{name of a row: the row and its score} of a sheet of these dialogues; `wanted` scores must not be missing."""
     rows = (row for dialogue in dialogues for row in _rows(dialogue, rubric, list(rubric.dimensions), played))
 
     def answer(name: str, row: SheetRow) -> tuple[SheetRow, float | None]:
@@ -314,8 +311,7 @@ class Settled:
 
 
 def to_review(scores: Sequence[HumanScore], rubric: Rubric, mode: Mode) -> OpenItems:
-    """What a reviewer must decide: in paper mode everything that has a score, in native mode where scores lie more than
-    `TOLERATED` apart."""
+    """The items for a reviewer: in paper mode all scored ones, in native mode those with scores more than `TOLERATED` apart."""
     open_items: dict[str, set[str]] = defaultdict(set)
     for (dialogue, dimension), group in group_by(scores, lambda score: (score.dialogue_id, score.dimension)).items():
         values = [score.value for score in group]
@@ -325,7 +321,7 @@ def to_review(scores: Sequence[HumanScore], rubric: Rubric, mode: Mode) -> OpenI
 
 
 def settle(scores: Sequence[HumanScore], reviewed: Sequence[HumanScore], open_items: OpenItems) -> Settled:
-    """The reviewer's score where one was asked for, else the mean of the annotators; dialogues in the order of `scores`."""
+    """The reviewer's score of open items, else the mean of the annotators; dialogues in the order of `scores`."""
     decided = {(score.dialogue_id, score.dimension): score.value for score in reviewed}
     groups = group_by(scores, lambda score: (score.dialogue_id, score.dimension))
     accepted, waiting = [], defaultdict(list)

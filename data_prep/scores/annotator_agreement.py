@@ -1,6 +1,6 @@
-"""How well people agree: Krippendorff's alpha, weighted kappa of every two of them, equal and near scores.
+"""Agreement of people: Krippendorff's alpha, weighted kappa of every pair of people, shares of equal and near scores.
 
-The same figures for sheets of ours, for scores that are there already, and (by `agreement_on`) for choices between two systems.
+The figures serve our sheets, existing scores, and (by `agreement_on`) choices between two systems.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from core.statistics.reliability import (
 )
 from core.tables import Cell, Estimate, Table
 
-_SAME = 1e-9  # the difference of two thirds is not exact
+_SAME = 1e-9  # differences of thirds are not exact
 _CELLS = 2**22  # of tables at a time: 32 MB an array
 
 
@@ -53,8 +53,8 @@ class Figures:
     `n`, also of every estimate, is the number of items that at least two people scored; `alone` items have one person's score
     and are in no figure. `pairs` of the `people` share items. `alpha` is Krippendorff's (ordinal, −1 to 1). `kappa` is the mean
     of Cohen's over the pairs (quadratic weights), weighted by how many items each pair shares; pairs without variation are left
-    out. `equal` and `near` are the shares (0–1) of pairs of scores that are equal, or at most one point apart. What is not
-    defined, because nothing varies, has mean None.
+    out. `equal` and `near` are the shares (0–1) of pairs of scores that are equal, or at most one point apart. A figure
+    that is undefined because nothing varies has mean None.
     """
 
     n: int
@@ -70,7 +70,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Agreed(Figures):
-    """Agreement on one dimension of a rubric, on whole dialogues or on single turns. A dialogue's turns are drawn together."""
+    """Agreement on a dimension of a rubric, for whole dialogues or for single turns. A dialogue's turns are drawn together."""
 
     language: Language
     rubric: str
@@ -79,17 +79,15 @@ class Agreed(Figures):
 
 
 class ScoredItem(NamedTuple):
-    """What people scored. The parts of one `cluster` are drawn together: the turns of a dialogue."""
+    """A scored item. The parts of a `cluster` (the turns of a dialogue) are drawn together."""
 
     cluster: str
     part: int | None = None
 
 
 def agreement(scores: Iterable[HumanScore], rubrics: Sequence[Rubric] = (), seed: int = 0) -> list[Agreed]:
-    """A row per language, rubric and dimension, where any dialogue (or turn) has scores of two people.
-
-    Any numbers will do: whole ones, halves, thirds. Dimensions of the `rubrics` come in their order, others by name.
-    """
+    """A row per language, rubric and dimension with any dialogue (or turn) that two people scored. Scores may be any numbers,
+    such as halves or thirds. Dimensions of the `rubrics` come in their order, others by name."""
     groups: dict[tuple[Language, str, str, bool], dict[ScoredItem, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for score in scores:
         key = (score.language, score.rubric, score.dimension, score.turn is not None)
@@ -105,21 +103,21 @@ def agreement(scores: Iterable[HumanScore], rubrics: Sequence[Rubric] = (), seed
 
 
 def agreement_on(items: Mapping[ScoredItem, Mapping[str, float]], seed: int = 0) -> Figures | None:
-    """The figures of `items`, each with the values that people gave it by name; None where no item has two values. Neither the
-    order of the items nor that of the people changes anything."""
+    """The figures of `items`, each with people's values by name; None if no item has two values. The order of items and people
+    does not matter."""
     order = sorted(items, key=lambda item: (item.cluster, -1 if item.part is None else item.part))
     shared = [(item, sorted(items[item].items())) for item in order if len(items[item]) > 1]
     if not shared:
         return None
     names, cluster = np.unique([item.cluster for item, _ in shared], return_inverse=True)
-    without = left_out(len(names), seed)[:, cluster]  # how often an item counts is how often its cluster does
+    without = left_out(len(names), seed)[:, cluster]  # an item counts as often as its cluster does
     by_pair: dict[tuple[str, str], list[tuple[int, float, float]]] = defaultdict(list)
     for row, (_, values) in enumerate(shared):
         for (a, first), (b, second) in itertools.combinations(values, 2):
             by_pair[a, b].append((row, first, second))
 
     kappas, shares = np.zeros((2, len(by_pair), len(without)))
-    # Of every pair, and of all together in the last place: equal and near pairs of scores of a cluster, and all of them.
+    # For every pair of people, and for all in the last column: equal, near and all pairs of scores of a cluster.
     counts = np.zeros((3, len(names), len(by_pair) + 1))
     by_kappa: list[tuple[str, str, int, Estimate]] = []
     for number, ((a, b), scored) in enumerate(sorted(by_pair.items())):
@@ -128,7 +126,7 @@ def agreement_on(items: Mapping[ScoredItem, Mapping[str, float]], seed: int = 0)
         for count, of_scores in zip(counts, (gaps <= _SAME, gaps <= 1 + _SAME, gaps >= 0), strict=True):
             count[:, number] = np.bincount(cluster[rows], of_scores, len(names))
         kappas[number], shares[number] = _kappa(x, y, rows, without), without[:, rows].sum(1)
-        # Without a group that has nothing of this pair, it is the same figure: not one of its jackknife.
+        # Leaving out a group without any item of this pair gives the same figure, so it is no draw of its jackknife.
         of_pair = np.concatenate([[True], (without[1:, rows] == 0).any(1)])
         by_kappa.append((a, b, len(rows), jackknife(kappas[number][of_pair], len(rows))))
     counts[:, :, -1] = counts.sum(2)
@@ -155,13 +153,13 @@ def agreement_on(items: Mapping[ScoredItem, Mapping[str, float]], seed: int = 0)
 
 
 def _places(numbers: Counts) -> tuple[Counts, NDArray[np.intp]]:
-    """The values that occur, ascending, and which of them each given one is."""
+    """The distinct values, ascending, and the index of each number among them."""
     values, place = np.unique(numbers.round(9), return_inverse=True)
     return values, place
 
 
 def _kappa(x: Counts, y: Counts, rows: NDArray[np.intp], weights: Counts) -> Counts:
-    """Cohen's kappa (quadratic weights) of each row of weights: two people's values, item by item, and the items' rows."""
+    """Cohen's kappa (quadratic weights) for each row of weights, from two people's values by item and the items' rows."""
     values, place = _places(np.concatenate([x, y]))
     first, second = np.split(place, 2)
     away = np.subtract.outer(values, values) ** 2
@@ -169,7 +167,7 @@ def _kappa(x: Counts, y: Counts, rows: NDArray[np.intp], weights: Counts) -> Cou
 
 
 def _alpha(items: Sequence[Sequence[float]], weights: Counts) -> Counts:
-    """Krippendorff's alpha (ordinal) of each row of weights; every item has two values or more."""
+    """Krippendorff's alpha (ordinal) for each row of weights; every item has at least two values."""
     sizes = np.array(list(map(len, items)))
     _, place = _places(np.concatenate([np.array(values, dtype=float) for values in items]))
     ends = itertools.pairwise([0, *np.cumsum(sizes)])
@@ -186,8 +184,8 @@ def _on_tables(
     second: NDArray[np.intp],
     amounts: Counts,
 ) -> Counts:
-    """`figure` of tables (rows of weights × values × values): each pair of values, first and second, counts its amount as often
-    as the weights have the item. The tables of so many draws are made at a time as fit into memory."""
+    """`figure` of tables (rows of weights × values × values), in which each pair of values counts its amount times the weight
+    of its item. Tables are made in batches that fit into memory."""
     from scipy.sparse import csr_array
 
     size = int(max(first.max(), second.max())) + 1
@@ -208,7 +206,7 @@ def agreement_table(rows: Sequence[Agreed]) -> Table:
         "over pairs of people, weighted by how many dialogues (or turns) they share. Equal, within 1 (point): shares of pairs "
         "of scores. A dash: not defined, because nothing varies.",
         f"Intervals over dialogues: 95 % {AGREEMENT}; of shares: {SMOOTHED}.",
-        *([f"{alone:,} scores are one person's alone and in no figure."] if alone else []),
+        *([f"{alone:,} items were scored by one person only and are in no figure."] if alone else []),
     ]
     body = [
         name | {"People": row.people, "Pairs": row.pairs, "Krippendorff's alpha": row.alpha} | _shown(row)
@@ -218,7 +216,7 @@ def agreement_table(rows: Sequence[Agreed]) -> Table:
 
 
 def pair_table(rows: Sequence[Agreed]) -> Table:
-    """Every two people who share dialogues."""
+    """A table of every two people who share dialogues."""
     pairs = [
         name | {"Annotator": pair.a, "and": pair.b} | _shown(pair)
         for name, row in zip(_names(rows), rows, strict=True)
@@ -233,6 +231,6 @@ def _shown(figures: Figures | AnnotatorPair) -> dict[str, Cell]:
 
 
 def _names(rows: Sequence[Agreed]) -> list[dict[str, Cell]]:
-    """What tells the rows apart; rubric, and whether dialogues or turns were scored, only where that differs."""
+    """The columns that identify the rows; rubric, and dialogue or turn, only if they differ."""
     several = [head for head in ("Rubric", "Scored") if len({getattr(row, head.lower()) for row in rows}) > 1]
     return [{head: getattr(row, head.lower()) for head in ("Dimension", "Language", *several)} for row in rows]

@@ -1,11 +1,11 @@
 """Corpora that come with scores, in their published formats.
 
-- ESConv (Liu et al., ACL 2021): the seeker's survey (rubric esconv_survey, 1–5, annotator `seeker`; an answer of -1 is missing
-  and gives no score) and the ratings given on the way (rubric esconv_turns, 1–5, see `turn_ratings`).
+- ESConv (Liu et al., ACL 2021): the seeker's survey (rubric esconv_survey, 1–5, annotator `seeker`; -1 is a missing answer and
+  gives no score) and the ratings during the chat (rubric esconv_turns, 1–5, see `turn_ratings`).
 - EPITOME (Sharma et al., EMNLP 2020): three mechanisms, 0–2, on a post and a reply: a dialogue of two turns.
 - EmpathicComm ("When LLMs are Reliable for Judging Empathic Communication"): three experts, the crowd and three models on 50
-  dialogues of EmpatheticDialogues (1–5) and 50 pairs of EPITOME (0–2). Models' verdicts are `Judgement` records. Its two other
-  parts are not read: lend_an_ear has no rubric, and the dialogues of perceived_empathy are not published.
+  dialogues of EmpatheticDialogues (1–5) and 50 pairs of EPITOME (0–2). Models' verdicts become `Judgement` records. Two parts
+  are not read: lend_an_ear has no rubric, and the dialogues of perceived_empathy are not published.
 - HealthBench's meta-evaluation (Arora et al. 2025): physicians' verdicts on single criteria of answers, yes or no.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AliasChoices, AliasPath, BeforeValidator, Field, StrictBool
+from pydantic import AliasChoices, AliasPath, BeforeValidator, Field, StrictBool, ValidationError
 from rich.console import Console
 
 from core.errors import UserError, near
@@ -36,7 +36,7 @@ _JUDGES = {"gpt": "gpt-4o", "claude": "claude-3.7-sonnet", "gemini": "gemini-2.5
 
 
 class _Rated(RowModel):
-    """An utterance with the seeker's rating, under the names of the three published forms."""
+    """An utterance with the seeker's rating, under the field names of the three published forms."""
 
     speaker: str
     text: str = Field(default="", validation_alias=AliasChoices("text", "content"))
@@ -66,25 +66,23 @@ def _esconv(name: str, place: str, build: Build, console: Console) -> Imported:
     for file in corpus_files(source_named(name), place):
         reader = CorpusReader(BuildStep("again"))  # the rows were counted above; here the ratings are
         for position, row in enumerate(reader.records(file)):
-            dialogue = dialogues.get(f"{file.stem}/{position}")
-            if dialogue is None:
+            if (dialogue := dialogues.get(f"{file.stem}/{position}")) is None:
                 continue
-            rated: _RatedDialogue | None = None
-            with reader.accounting(row):
-                rated = _RatedDialogue.model_validate(row.value)
-            if rated is None:
+            try:
+                utterances = _RatedDialogue.model_validate(row.value).dialog
+            except ValidationError:
                 step.taken += 1
                 step.drop("malformed (all ratings of a dialogue)", row.where)
             else:
-                imported.turn_scores += turn_ratings(dialogue, rated.dialog, step, row.where)
+                imported.turn_scores += turn_ratings(dialogue, utterances, step, row.where)
     return imported
 
 
 def turn_ratings(dialogue: Dialogue, utterances: Sequence[_Rated], step: BuildStep, where: str) -> list[HumanScore]:
     """ESConv's ratings as scores of turns: 1–5; `turn` counts from 0 in `dialogue.turns` (one side's utterances are merged).
 
-    The seeker rates what the supporter said last, and the corpus notes the rating at the seeker's own utterance. The score
-    points at what was rated: the last supporter turn before that utterance. Of two ratings of one turn the later stands.
+    The seeker rates the supporter's last turn, and the corpus has the rating at the seeker's own utterance. The score is for
+    the rated turn: the last supporter turn before that utterance. Of two ratings of a turn the later counts.
     """
     latest: dict[int, float] = {}
     turn, rated, speaking = -1, -1, ""
@@ -117,8 +115,8 @@ class _PostAndReply(RowModel):
     response_post: str
 
     def dialogue(self) -> Dialogue:
-        """The post and the reply as two turns; pairs of one post share its source id's base. Raises `Dropped` when one of the
-        two is empty."""
+        """The post and the reply as two turns; pairs of one post share the base of the source id. Raises `Dropped` if either is
+        empty."""
         turns = merged([Turn(role="seeker", text=self.seeker_post), Turn(role="supporter", text=self.response_post)])
         if len(turns) < 2:
             raise Dropped("empty post or reply")
@@ -136,7 +134,8 @@ class _LabelledRow(_PostAndReply):
 
 
 def _epitome(files: list[Path], reader: CorpusReader) -> Imported:
-    """One file a mechanism, one level a row. A pair that a file has again is not a second annotator: the first level stands."""
+    """One file per mechanism, one level per row. A repeated pair in a file is not a second annotator: the first level
+    counts."""
     dialogues: dict[str, Dialogue] = {}
     levels: dict[tuple[str, str], HumanScore] = {}
     for file in files:
@@ -206,7 +205,7 @@ def _empathic_comm(files: list[Path], reader: CorpusReader) -> Imported:
 
 
 def _place(file: Path) -> tuple[str, str]:
-    """(folder, name) of a file of the published repository, also where its files lie in one folder as FOLDER__NAME."""
+    """(folder, name) of a file in the published repository, also if all files are in one folder as FOLDER__NAME."""
     folder, separator, name = file.name.partition("__")
     return (folder, name) if separator else (file.parent.name, file.name)
 
@@ -235,7 +234,7 @@ def _conversations(file: Path, reader: CorpusReader) -> Iterator[Dialogue]:
 def _rater(
     file: Path, part: str, rater: str, texts: dict[tuple[str, str], Dialogue], reader: CorpusReader, imported: Imported
 ) -> None:
-    """One rater's scores. The crowd's are the mean of two people (EmpatheticDialogues), or EPITOME's own levels."""
+    """Add one rater's scores. The crowd's are the mean of two people (EmpatheticDialogues), or EPITOME's own levels."""
     pairs = part == "epitome"
     rubric = "epitome" if pairs else "empathic_comm"
     for row in reader.csv(file):
@@ -251,7 +250,7 @@ def _rater(
                     fields = {"judge": _JUDGES[rater], "rubric": rubric, "dimension": dimension, "value": value}
                     about = {"dialogue_id": dialogue.id, "language": dialogue.language}
                     imported.judgements.append(Judgement.model_validate(about | fields))
-                else:  # the same people's levels under the same name, so that both imports together do not count them twice
+                else:  # the same people have the same name as in EPITOME, so that both imports together count them once
                     annotator = "epitome" if pairs and rater == "crowd" else rater
                     imported.scores.append(human_score(dialogue, annotator, rubric, dimension, value))
 
@@ -260,7 +259,7 @@ def _rater(
 
 
 class _JudgedCriterion(RowModel):
-    """A row of the meta-evaluation: one criterion of one answer, and what physicians said."""
+    """A row of the meta-evaluation: one criterion of one answer, and the physicians' verdicts."""
 
     prompt_id: Identifier
     completion_id: Identifier
@@ -273,20 +272,20 @@ class _JudgedCriterion(RowModel):
 
 
 def _healthbench_meta(files: list[Path], reader: CorpusReader) -> Imported:
-    """Every row as a dialogue with a criterion of its own (field `criterion`), and a score of 0 or 1 by each physician."""
+    """Every row as a dialogue with its criterion (field `criterion`), and a score of 0 or 1 by each physician."""
     imported = Imported()
     for row in (row for file in files for row in reader.records(file)):
         with reader.accounting(row):
-            one = _JudgedCriterion.model_validate(row.value)
-            if len(one.binary_labels) != len(one.anonymized_physician_ids):
+            raw = _JudgedCriterion.model_validate(row.value)
+            if len(raw.binary_labels) != len(raw.anonymized_physician_ids):
                 raise Malformed("binary_labels: not as many as anonymized_physician_ids")
-            named = {"criterion": one.rubric, "category": one.category}
-            turns = (*turns_of(one.prompt), Turn(role="supporter", text=one.completion))
-            id = digest([one.prompt_id, one.completion_id, one.rubric], 16)
-            talk = Dialogue(id=id, language="en", source="healthbench_meta", source_id=one.prompt_id, turns=turns, fields=named)
+            fields = {"criterion": raw.rubric, "category": raw.category}
+            turns = (*turns_of(raw.prompt), Turn(role="supporter", text=raw.completion))
+            id, source = digest([raw.prompt_id, raw.completion_id, raw.rubric], 16), "healthbench_meta"
+            talk = Dialogue(id=id, language="en", source=source, source_id=raw.prompt_id, turns=turns, fields=fields)
             imported.dialogues.append(talk)
-            voted = zip(one.anonymized_physician_ids, one.binary_labels, strict=True)
-            imported.scores += [human_score(talk, who, "healthbench", "score", int(met)) for who, met in voted]
+            votes = zip(raw.anonymized_physician_ids, raw.binary_labels, strict=True)
+            imported.scores += [human_score(talk, physician, "healthbench", "score", int(met)) for physician, met in votes]
             reader.step.kept += 1
     return imported
 
@@ -304,11 +303,8 @@ CORPORA = (*_SURVEYED, *_COUNTED)
 
 
 def import_corpus(name: str, place: str, build: Build, console: Console) -> Imported:
-    """Dialogues and scores of one corpus from a local path or the hub; its rows (levels, utterances, ratings) are steps of the
-    build.
-
-    Raises `UserError` for a corpus without scores, and for files that are not there.
-    """
+    """Dialogues and scores of a corpus from a local path or the hub; its rows (levels, utterances, ratings) are counted in
+    steps of the build. Raises `UserError` for a corpus without scores, and for missing files."""
     if name in _SURVEYED:
         return _esconv(name, place, build, console)
     if name not in _COUNTED:

@@ -1,23 +1,23 @@
-"""Dialogues that people held with supporters, and the ratings they gave afterwards (ESC-Eval section 3.3: 20 situations, each
-talked over with 5 models), in a form of our own. Every row must be right: errors name file, line and column.
+"""Dialogues that people held with supporters, and their ratings afterwards (ESC-Eval section 3.3: 20 situations, each discussed
+with 5 models), in our own form. Every row must be right: errors name file, line and column.
 
-Dialogues, as JSON lines with one dialogue a line,
+Dialogues, as JSON lines with one dialogue per line,
 
     {"situation": "test/17", "supporter": "model-a", "language": "en", "turns": [{"role": "seeker", "text": "…"}, …]}
 
-or as CSV with one utterance a row, in the order in which they were said:
+or as CSV with one utterance per row, in their order:
 
     situation,supporter,language,role,text
     test/17,model-a,en,seeker,…
 
-Ratings, as CSV or as JSON lines with these fields, one score a row, 0 to 4 or whatever the rubric's scale is:
+Ratings, as CSV or JSON lines with these fields, one score per row on the rubric's scale, such as 0 to 4:
 
     situation,supporter,annotator,rubric,dimension,value
     test/17,model-a,anna,esc_eval_human,empathy,3
 
-`trial` (0 if left out) tells dialogues apart that were held on one situation with one supporter. `profile` or `card` may say
-who the seeker is (EmoHarbor's participants) or plays (table 1's people). A role is seeker or supporter; messages that
-one side sent in a row become one turn, their texts on lines of their own.
+`trial` (default 0) numbers the dialogues on one situation with one supporter. `profile` or `card` may say who the seeker is
+(EmoHarbor's participants) or plays (table 1's people). A role is seeker or supporter; consecutive messages of one side become
+one turn, their texts on separate lines.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class HeldTalk(NamedTuple):
-    """Which dialogue: what it was about, with whom, and the how manieth of those."""
+    """A dialogue's situation, supporter, and number among those with both the same."""
 
     situation: str
     supporter: str
@@ -102,27 +102,27 @@ class _HeldRating(_OfTalk):
 def read_held(paths: Sequence[Path]) -> dict[HeldTalk, Dialogue]:
     """The dialogues of `.jsonl` and `.csv` files, in order: framework null, `source_id` the situation.
 
-    Raises `UserError` with file, line and column for a malformed row, a dialogue that stands twice or in which one side says
-    nothing, and one whose language changes.
+    Raises `UserError` with file, line and column for a malformed row, a dialogue that occurs twice, lacks one side, or changes
+    its language.
     """
     dialogues: dict[HeldTalk, Dialogue] = {}
 
-    def each(where: str, held: _HeldDialogue) -> None:
-        if held.talk in dialogues:
-            raise UserError(f"{where}: situation: the dialogue on {held.talk} stands twice (number them in trial)")
-        turns = merged(Turn(role=utterance.role, text=utterance.text) for utterance in held.turns)
+    def each(where: str, row: _HeldDialogue) -> None:
+        if row.talk in dialogues:
+            raise UserError(f"{where}: situation: the dialogue on {row.talk} stands twice (number them in trial)")
+        turns = merged(Turn(role=utterance.role, text=utterance.text) for utterance in row.turns)
         for role in ("seeker", "supporter"):
             if role not in {turn.role for turn in turns}:
-                raise UserError(f"{where}: turns: in the dialogue on {held.talk} the {role} says nothing")
-        dialogues[held.talk] = Dialogue(
-            id=dialogue_id(SOURCE, held.situation, held.supporter, "", held.trial),
-            language=held.language,
+                raise UserError(f"{where}: turns: in the dialogue on {row.talk} the {role} says nothing")
+        dialogues[row.talk] = Dialogue(
+            id=dialogue_id(SOURCE, row.situation, row.supporter, "", row.trial),
+            language=row.language,
             source=SOURCE,
-            source_id=held.situation,
-            supporter=held.supporter,
-            trial=held.trial,
+            source_id=row.situation,
+            supporter=row.supporter,
+            trial=row.trial,
             turns=turns,
-            **held.person(),
+            **row.person(),
         )
 
     for path in paths:
@@ -130,9 +130,9 @@ def read_held(paths: Sequence[Path]) -> dict[HeldTalk, Dialogue]:
             read_table(path, _HeldDialogue, KIND, each)
             continue
         with Faults() as faults:
-            for where, held in _by_utterance(path):
+            for where, row in _by_utterance(path):
                 with faults.noting():
-                    each(where, held)
+                    each(where, row)
     one_spelling(dialogues.values(), "held dialogues")
     return dialogues
 
@@ -146,29 +146,28 @@ def _by_utterance(path: Path) -> Iterator[tuple[str, _HeldDialogue]]:
         if utterance.language != begun.language:
             raise UserError(f"{where}: language: {utterance.language}, but {utterance.talk} began in {begun.language}")
         if utterance.person() != begun.person():
-            raise UserError(f"{where}: profile, card: {utterance.talk} began with another one, or with none")
+            raise UserError(f"{where}: profile, card: {utterance.talk} began with another, or without one")
         turns.setdefault(utterance.talk, []).append(_HeldTurn(role=utterance.role, text=utterance.text))
 
     read_table(path, _Utterance, KIND, each)
     for talk, (where, begun) in first.items():
-        begun_with = {"language": begun.language, "profile": begun.profile, "card": begun.card}
-        yield where, _HeldDialogue(**talk._asdict(), **begun_with, turns=tuple(turns[talk]))
+        yield where, _HeldDialogue(**begun.model_dump(exclude={"role", "text"}), turns=tuple(turns[talk]))
 
 
 def read_ratings(
-    paths: Sequence[Path], held: dict[HeldTalk, Dialogue], check: Callable[[HumanScore], None]
+    paths: Sequence[Path], dialogues: dict[HeldTalk, Dialogue], check: Callable[[HumanScore], None]
 ) -> list[HumanScore]:
-    """The ratings of `.csv` and `.jsonl` files as scores of the held dialogues, each given to `check`.
+    """The ratings in `.csv` and `.jsonl` files as scores of the dialogues, each passed to `check`.
 
-    Raises `UserError` with file, line and column for a malformed rating, one of a dialogue that is not `held`, one that an
-    annotator gave twice, and what `check` refuses (a `UserError`).
+    Raises `UserError` with file, line and column for a rating that is malformed, of an unknown dialogue, given twice by an
+    annotator, or refused by `check` (a `UserError`).
     """
     scores: dict[tuple[str, ...], HumanScore] = {}
 
     def each(where: str, rating: _HeldRating) -> None:
-        if rating.talk not in held:
-            raise UserError(f"{where}: {_unknown(rating.talk, held)}")
-        dialogue = held[rating.talk]
+        if rating.talk not in dialogues:
+            raise UserError(f"{where}: {_unknown(rating.talk, dialogues)}")
+        dialogue = dialogues[rating.talk]
         fields = rating.model_dump(exclude={"situation", "supporter", "trial"})
         score = validated(HumanScore, {"dialogue_id": dialogue.id, "language": dialogue.language} | fields, where)
         with at(where):
@@ -184,34 +183,33 @@ def read_ratings(
     return list(scores.values())
 
 
-def _unknown(talk: HeldTalk, held: dict[HeldTalk, Dialogue]) -> str:
-    """Which column of a rating fits no dialogue."""
-    situations = {other.situation for other in held}
+def _unknown(talk: HeldTalk, dialogues: dict[HeldTalk, Dialogue]) -> str:
+    """The column of a rating that fits no dialogue, and why."""
+    situations = {other.situation for other in dialogues}
     if talk.situation not in situations:
         return f"situation: no dialogue on {talk.situation!r}: {near(talk.situation, situations)}"
-    supporters = {other.supporter for other in held if other.situation == talk.situation}
+    supporters = {other.supporter for other in dialogues if other.situation == talk.situation}
     if talk.supporter not in supporters:
         return f"supporter: no dialogue on {talk.situation!r} with {talk.supporter!r}: {near(talk.supporter, supporters)}"
     return f"trial: no dialogue on {talk}"
 
 
-def references(paths: Sequence[Path], held: dict[HeldTalk, Dialogue]) -> list[Dialogue]:
-    """The corpus's own dialogue of each situation: supporters can answer on its history, and its replies are the references.
+def references(paths: Sequence[Path], dialogues: dict[HeldTalk, Dialogue]) -> list[Dialogue]:
+    """The corpus's own dialogue of each situation, in their order, whose history supporters can reply to and whose replies are
+    the references.
 
-    `paths` hold `Dialogue` records whose `source_id` is a situation; others are passed over. In the order of the situations.
-    Raises `UserError` for a situation without one, or with two.
+    `paths` hold `Dialogue` records with a situation as `source_id`; others are skipped. Raises `UserError` for a situation with
+    none or two.
     """
     files = ", ".join(map(str, paths))
-    wanted = list(dict.fromkeys(talk.situation for talk in held))
+    wanted = list(dict.fromkeys(talk.situation for talk in dialogues))
     matching: dict[str, Dialogue] = {}
     for dialogue in read_dialogues(paths):
         situation = dialogue.source_id
         if situation is None or situation not in wanted:
             continue
-        if situation in matching:
-            both = f"{matching[situation].id} and {dialogue.id}"
-            raise UserError(f"{files}: source_id: {both} are both of situation {situation!r}")
-        matching[situation] = dialogue
+        if (first := matching.setdefault(situation, dialogue)) is not dialogue:
+            raise UserError(f"{files}: source_id: {first.id} and {dialogue.id} are both of situation {situation!r}")
     if missing := [situation for situation in wanted if situation not in matching]:
         listed = ", ".join(map(repr, missing[:3]))
         raise UserError(f"{files}: source_id: no dialogue of situation {listed} ({len(missing)} of {len(wanted)} lack one)")

@@ -1,6 +1,6 @@
-"""Scores that people gave, as `HumanScore` records: files in our own form, and what every import has in common.
+"""People's scores as `HumanScore` records: files in our own form, and the common parts of all imports.
 
-Our own form (`read_scores`) is JSON lines, or CSV with a header, one score a row; `turn` may be left out or empty:
+Our own form (`read_scores`) is JSON lines, or CSV with a header, one score per row; `turn` may be left out or empty:
 
     dialogue_id,language,annotator,rubric,dimension,value,turn
     d1,en,anna,esc_eval_human,empathy,3,
@@ -29,7 +29,7 @@ COLUMNS = ("dialogue_id", "language", "annotator", "rubric", "dimension", "value
 
 @dataclass
 class Imported:
-    """Dialogues with what was said about them. `turn_scores` are on single turns, `scores` on whole dialogues."""
+    """Dialogues with scores and judgements of them. `turn_scores` are on single turns, `scores` on whole dialogues."""
 
     dialogues: list[Dialogue] = field(default_factory=list)
     scores: list[HumanScore] = field(default_factory=list)
@@ -43,20 +43,16 @@ class Imported:
         self.judgements += other.judgements
 
     def write(self, build: Build) -> None:
-        """Write dialogues.jsonl and scores.jsonl, and turn_scores.jsonl and judgements.jsonl where there are any.
-
-        What two corpora share is written once (step `dialogues`, step `scores`); a dialogue without any score is left out.
-        """
+        """Write dialogues.jsonl and scores.jsonl, and turn_scores.jsonl and judgements.jsonl if there are any. Records in two
+        corpora are written once; dialogues without any score are left out."""
         rated = {score.dialogue_id for score in (*self.scores, *self.turn_scores)}
         rated |= {judgement.dialogue_id for judgement in self.judgements}
-        seen: set[str] = set()
+        first: dict[str, Dialogue] = {}
 
         def unused(dialogue: Dialogue) -> str | None:
             if dialogue.id not in rated:
                 return "no score"
-            again = dialogue.id in seen
-            seen.add(dialogue.id)
-            return "in two corpora, the first stands" if again else None
+            return None if first.setdefault(dialogue.id, dialogue) is dialogue else "in two corpora, the first stands"
 
         dialogues = build.step("dialogues").sieve(self.dialogues, unused)
         if self.dialogues:
@@ -72,15 +68,8 @@ def human_score(
     dialogue: Dialogue, annotator: str, rubric: str, dimension: str, value: float, turn: int | None = None
 ) -> HumanScore:
     """A score of a dialogue, or of one of its turns."""
-    return HumanScore(
-        dialogue_id=dialogue.id,
-        language=dialogue.language,
-        annotator=annotator,
-        rubric=rubric,
-        dimension=dimension,
-        value=value,
-        turn=turn,
-    )
+    item = {"dialogue_id": dialogue.id, "language": dialogue.language, "turn": turn}
+    return HumanScore(**item, annotator=annotator, rubric=rubric, dimension=dimension, value=value)
 
 
 def _key(score: HumanScore) -> tuple[object, ...]:
@@ -91,11 +80,10 @@ def _once(scores: Iterable[HumanScore], step: BuildStep) -> list[HumanScore]:
     values: dict[tuple[object, ...], float] = {}
 
     def again(score: HumanScore) -> str | None:
-        if _key(score) not in values:
-            values[_key(score)] = score.value
+        if (key := _key(score)) not in values:
+            values[key] = score.value
             return None
-        same = values[_key(score)] == score.value
-        return f"given twice: {'same value' if same else 'another value, the first stands'}"
+        return f"given twice: {'same value' if values[key] == score.value else 'another value, the first stands'}"
 
     return step.sieve(scores, again, lambda score: f"{score.dialogue_id}/{score.dimension}")
 
@@ -110,11 +98,8 @@ def read_dialogues(paths: Sequence[Path]) -> list[Dialogue]:
 
 
 def read_scores(path: Path, check: Callable[[HumanScore], None] | None = None) -> list[HumanScore]:
-    """Scores from a `.jsonl` or `.csv` file in the form above, in file order; each is given to `check`.
-
-    Raises `UserError` with file, line and column for whatever is malformed, refused by `check` (a `UserError`), or given twice
-    by one annotator.
-    """
+    """Scores from a `.jsonl` or `.csv` file in the form above, in file order, each passed to `check`. Raises `UserError` with
+    file, line and column for a score that is malformed, refused by `check` (a `UserError`), or given twice by one annotator."""
     scores: dict[tuple[object, ...], HumanScore] = {}
 
     def each(where: str, score: HumanScore) -> None:
@@ -130,36 +115,36 @@ def read_scores(path: Path, check: Callable[[HumanScore], None] | None = None) -
 
 
 def read_gold(path: Path, check: Callable[[HumanScore], None] | None = None) -> list[HumanScore]:
-    """`read_scores` of a file that may be missing, which is said."""
+    """`read_scores` with an error that names a missing file as gold scores."""
     read_bytes(path, "gold scores")
     return read_scores(path, check)
 
 
 def gold_scores_of(paths: Iterable[Path], check: Callable[[HumanScore], None] | None = None) -> list[HumanScore]:
-    """`read_gold` of several files, one after the other, each in `item_order` and by annotator: no figure may depend on how the
-    rows of a file are ordered. A score that an annotator gave twice, in two files too, is an error."""
+    """`read_gold` of several files, each sorted by `item_order` and annotator, so that no figure depends on the order of rows.
+    A score that an annotator gave twice, be it in two files, is an error."""
     scores: list[HumanScore] = []
-    seen: dict[tuple[object, ...], Path] = {}
+    first: dict[tuple[object, ...], Path] = {}
     for path in paths:
         for score in sorted(read_gold(path, check), key=lambda score: (*item_order(score), score.annotator)):
-            refuse_twice(seen, path, score.annotator, score, _key(score))
+            refuse_twice(first, path, score.annotator, score, _key(score))
             scores.append(score)
     one_spelling(scores, "gold scores")
     return scores
 
 
 def refuse_twice(
-    seen: dict[tuple[object, ...], Path], path: Path, who: str, record: Judgement | HumanScore, key: tuple[object, ...]
+    first: dict[tuple[object, ...], Path], path: Path, scorer: str, record: Judgement | HumanScore, key: tuple[object, ...]
 ) -> None:
-    """Raise `UserError` for the key of a record that was `seen`, and note it there with its file."""
-    if key in seen:
+    """Raise `UserError` for a record whose key is among the `first` ones, and otherwise add it there with its file."""
+    if key in first:
         where = f"dialogue {record.dialogue_id}, dimension {record.dimension}"
-        raise UserError(f"{path}: {who} scored {where} twice (first in {seen[key]})")
-    seen[key] = path
+        raise UserError(f"{path}: {scorer} scored {where} twice (first in {first[key]})")
+    first[key] = path
 
 
 def of_annotators(scores: Sequence[HumanScore], annotators: Sequence[str]) -> list[HumanScore]:
-    """The scores that these annotators gave (all scores when none is named); `UserError` for one who gave none."""
+    """The scores by these annotators (all scores if none is named); `UserError` for one who gave none."""
     scorers = {score.annotator for score in scores}
     annotators = [composed(name) for name in annotators]
     for name in annotators:
@@ -169,10 +154,8 @@ def of_annotators(scores: Sequence[HumanScore], annotators: Sequence[str]) -> li
 
 
 def item_order(record: Judgement | HumanScore, rubric: Rubric | None = None) -> tuple[object, ...]:
-    """What records of any kind are sorted by: rubric, language, dimension, dialogue and turn.
-
-    Dimensions come as `rubric`, where it is given, or the bundled rubric of the record's name has them, others by name.
-    """
+    """The sort key of records: rubric, language, dimension, dialogue and turn. Dimensions are in the order of `rubric` or of
+    the bundled rubric that the record names; others are sorted by name."""
     order = _bundled(record.rubric) if rubric is None else tuple(rubric.dimensions)
     place = order.index(record.dimension) if record.dimension in order else len(order)
     turn = -1 if record.turn is None else record.turn
@@ -181,27 +164,23 @@ def item_order(record: Judgement | HumanScore, rubric: Rubric | None = None) -> 
 
 @cache
 def _bundled(name: str) -> tuple[str, ...]:
-    """The dimensions of the bundled rubric of that name, none where there is no such rubric."""
+    """The dimensions of the bundled rubric of that name; empty without one."""
     bundled = {path.stem for path in (CONFIGS / "rubrics").glob("*.yaml")}
     return tuple(load_rubric(name).dimensions) if name in bundled else ()
 
 
 def read_preferences(paths: Sequence[Path]) -> list[Preference]:
-    """Choices between two dialogues from JSONL files, in order.
-
-    Raises `UserError` with file and line for what is malformed, and for an answer that is given twice, be it in two files: of
-    one annotator on one question, on one pair in one order.
-    """
+    """Choices between two dialogues from JSONL files, in order. Raises `UserError` with file and line for a malformed line, and
+    for a second answer, be it in another file, by one annotator to one question on one pair in one order."""
     preferences: list[Preference] = []
-    seen: dict[tuple[str, ...], str] = {}
+    places: dict[tuple[str, ...], str] = {}
     for where, choice in (placed for path in paths for placed in read_placed(path, Preference, "preferences file")):
         first, second = sorted((choice.dialogue_a, choice.dialogue_b))
         shown = choice.dialogue_a if choice.order == "ab" else choice.dialogue_b
         key = (choice.annotator, choice.question, first, second, shown)
-        if key in seen:
+        if places.setdefault(key, where) != where:
             answer = f"{choice.annotator} answered on {first} and {second} twice in the same order"
-            raise UserError(f"{where}: {answer}; the first is {seen[key]}")
-        seen[key] = where
+            raise UserError(f"{where}: {answer}; the first is {places[key]}")
         preferences.append(choice)
     one_spelling(preferences, "preferences")
     return preferences
@@ -210,22 +189,21 @@ def read_preferences(paths: Sequence[Path]) -> list[Preference]:
 def read_comparisons(paths: Sequence[Path]) -> list[Comparison]:
     """Choices between two systems from `.jsonl` or `.csv` tables with the fields of `Comparison`, in order; cells may be empty.
 
-    Raises `UserError` with file, line and field for what is malformed or answered twice (by one annotator on one question, item
-    and pair in one order), and for a question of which some rows have a degree and others none.
+    Raises `UserError` with file, line and field for rows that are malformed or a second answer (by one annotator to one
+    question, item and pair in one order), and for a question with a degree in some rows only.
     """
     choices: list[Comparison] = []
-    seen: dict[tuple[str | None, ...], str] = {}
+    places: dict[tuple[str | None, ...], str] = {}
     graded: dict[str, bool] = {}
     kind = "choices between two systems"
 
     def each(where: str, choice: Comparison) -> None:
         first = None if choice.order is None else choice.a if choice.order == "ab" else choice.b
         key = (choice.annotator, choice.question, choice.item, *sorted((choice.a, choice.b)), first)
-        if key in seen:
+        if places.setdefault(key, where) != where:
             answer = f"{choice.annotator} chose between {choice.a} and {choice.b} on item {choice.item} twice"
             remedy = "" if first else "; if both orders were shown, say which is which in column order"
-            raise UserError(f"{where}: {answer} (first at {seen[key]}){remedy}")
-        seen[key] = where
+            raise UserError(f"{where}: {answer} (first at {places[key]}){remedy}")
         if graded.setdefault(choice.question, choice.degree is not None) != (choice.degree is not None):
             what = "missing" if choice.degree is None else "given, but missing before"
             raise UserError(f"{where}: degree: {what}: on question {choice.question!r} all rows have one or none has")
@@ -237,19 +215,18 @@ def read_comparisons(paths: Sequence[Path]) -> list[Comparison]:
 
 
 class RubricCheck:
-    """Whether a score fits its rubric (own rubric files first, then the bundled ones) and, where given, its dialogue."""
+    """Checks that a score fits its rubric (the user's files first, then the bundled ones) and, if given, its dialogue."""
 
     def __init__(self, rubrics: Sequence[Path] = (), dialogues: Iterable[Dialogue] | None = None) -> None:
         self._rubrics = {rubric.name: rubric for rubric in (load_rubric(str(path)) for path in rubrics)}
         self._dialogues = None if dialogues is None else {dialogue.id: dialogue for dialogue in dialogues}
 
     def __call__(self, score: HumanScore) -> None:
-        """Raise `UserError` that begins with the column that is wrong."""
+        """Raise `UserError` that begins with the wrong column."""
         rubric = self._rubric(score.rubric)
         if score.dimension not in rubric.dimensions:
-            raise UserError(
-                f"dimension: {score.dimension!r} is not in rubric {rubric.name}: {near(score.dimension, rubric.dimensions)}"
-            )
+            names = near(score.dimension, rubric.dimensions)
+            raise UserError(f"dimension: {score.dimension!r} is not in rubric {rubric.name}: {names}")
         check_scale(score, rubric)
         if self._dialogues is None:
             return
@@ -270,7 +247,7 @@ class RubricCheck:
 
 
 def check_scale(score: HumanScore, rubric: Rubric) -> None:
-    """Raise `UserError` for a value that is not between its dimension's lowest and highest score; halves and means may be."""
+    """Raise `UserError` for a value off its dimension's scale; values between two scores (halves, means) are allowed."""
     scale = rubric.scale_of(score.dimension)
     if not scale.min <= score.value <= scale.max:
         what = f"rubric {rubric.name}" if rubric.shared_scale else f"{score.dimension} in rubric {rubric.name}"

@@ -1,7 +1,7 @@
 """Label Studio's files for scoring dialogues: its tasks and labelling configuration, and the results that it exports.
 
-One configuration a language, since the rules stand in it: each dimension is a list of choices whose alias is the score. Tasks
-are blind, as annotators' sheets are; what comes back is found by its `item`.
+There is one configuration per language, which contains the rules: each dimension is a list of choices whose alias is the score.
+Tasks are blind, like annotators' sheets; results are matched by `item`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from core.rows import RowModel
 from core.rubrics import Rubric
 from data_prep.scores.annotation import Texts, item_of, score_in, scores_of
 
-DIALOGUE = "dialogue"  # the name of the object that is scored, in a configuration
+DIALOGUE = "dialogue"  # the name of the scored object in a configuration
 COMMENT = "comment"
 
 
 def tasks(dialogues: Sequence[Dialogue], played: Texts) -> list[dict[str, Any]]:
-    """A task a dialogue, in the order of a hash: the order of the records would tell the supporters apart."""
+    """A task per dialogue, ordered by a hash: the order of the records would reveal the supporters."""
     return [
         {
             "data": {
@@ -43,16 +43,14 @@ def tasks(dialogues: Sequence[Dialogue], played: Texts) -> list[dict[str, Any]]:
 
 def configuration(rubric: Rubric, language: Language, played: bool) -> str:
     """The labelling configuration (XML): the dialogue, and every dimension with its levels. Raises `UserError` for a dimension
-    that has the comment's or the dialogue's name."""
+    with the name of another field."""
     view = xml.Element("View")
     if played:
         xml.SubElement(view, "Text", name="who", value="$played")
     xml.SubElement(view, "Paragraphs", name=DIALOGUE, value="$turns", layout="dialogue", nameKey="author", textKey="text")
     for key in rubric.dimensions:
         if key in (DIALOGUE, COMMENT, "who"):
-            raise UserError(
-                f"rubric {rubric.name}: dimension {key!r}: the name is another field's in Label Studio's configuration"
-            )
+            raise UserError(f"rubric {rubric.name}: dimension {key!r}: Label Studio's configuration has a field of this name")
         about = " ".join(rubric.about(key, language).split())
         xml.SubElement(view, "Header", value=f"{rubric.label(key, language)}: {about}")
         choices = xml.SubElement(view, "Choices", name=key, toName=DIALOGUE, choice="single-radio", required="true")
@@ -70,7 +68,7 @@ class _Chosen(RowModel):
 
 
 class _LabelResult(RowModel):
-    """What was entered in one field: a choice's value is looked at where the field is a dimension of the rubric."""
+    """The entry in one field; its value is read if the field is a dimension of the rubric."""
 
     from_name: Name
     value: Any
@@ -83,14 +81,14 @@ class _Annotation(RowModel):
     result: tuple[_LabelResult, ...]
 
     def scores(self, dialogue: Dialogue, rubric: Rubric, where: str, faults: Faults) -> list[HumanScore]:
-        """A score a dimension; one without any, with two, or with what is no score is noted among the faults."""
+        """A score per dimension; a missing, second or invalid score is noted in `faults`."""
         values: dict[str, float] = {}
         for result in (result for result in self.result if result.from_name in rubric.dimensions):
             name = result.from_name
             with faults.noting(), at(f"{where}: {name}"):
                 if name in values:
                     raise UserError("it has two scores in one annotation: keep one")
-                values[name] = -1  # one that cannot be read is not missing as well
+                values[name] = -1  # so that an invalid score is not reported as missing, too
                 (chosen,) = validated(_Chosen, result.value, "value").choices
                 values[name] = score_in(chosen.partition(":")[0], name, rubric)
         return scores_of(dialogue, f"annotator-{self.completed_by}", rubric, values, where)
@@ -101,25 +99,23 @@ class _Data(RowModel):
 
 
 class _Task(RowModel):
-    """A task of `sheet export --form label-studio`, as its export has it."""
+    """A task of `sheet export --form label-studio`, in Label Studio's export."""
 
     data: _Data
     annotations: tuple[_Annotation, ...]
 
 
 def read_results(path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step: BuildStep) -> list[HumanScore]:
-    """The scores of Label Studio's JSON export (not JSON_MIN). Annotators are called by what stands for them there, mostly a
-    number.
+    """The scores in Label Studio's JSON export (not JSON_MIN). Annotators keep their names there, mostly numbers.
 
-    Cancelled annotations, and those that the export has a second time, count as dropped in `step`. Raises `UserError` with task
-    and field for what cannot be read.
+    Cancelled and repeated annotations count as dropped in `step`. Raises `UserError` with task and field for unreadable ones.
     """
     exported = read_json(path, "Label Studio's export")
     if not isinstance(exported, list):
         raise UserError(f"{path}: expected a list of tasks, found {type(exported).__name__}: export as JSON, not JSON_MIN")
     by_item = {item_of(dialogue): dialogue for dialogue in dialogues}
     scores: list[HumanScore] = []
-    seen: list[tuple[str, _Annotation]] = []
+    counted: list[tuple[str, _Annotation]] = []
     with Faults() as faults:
         for place, value in enumerate(exported):
             where = f"{path}: task {place}"
@@ -132,11 +128,11 @@ def read_results(path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step
                 for annotation in task.annotations:
                     step.taken += 1
                     named = f"{where}, annotation {annotation.id}"
-                    if annotation.was_cancelled or (item, annotation) in seen:
+                    if annotation.was_cancelled or (item, annotation) in counted:
                         step.drop("cancelled" if annotation.was_cancelled else "exported twice, equal", named)
                         continue
                     step.kept += 1
-                    seen.append((item, annotation))
+                    counted.append((item, annotation))
                     with faults.noting():
                         scores += annotation.scores(by_item[item], rubric, named, faults)
     return scores

@@ -1,7 +1,7 @@
-"""Ranker training sets: human scores and dialogues become exactly what scoring sends, with the answer that people gave.
+"""Ranker training sets from human scores and dialogues: exactly the messages that scoring sends, with people's answers.
 
-One example per dimension (`paper`, as ESC-Eval section 3.4 trains ESC-RANK; `per_dimension`, the native prompt) or one with all
-dimensions (`joint`). The messages come from `core.judge_prompts`, as those of scoring do.
+There is one example per dimension (`paper`, as ESC-Eval section 3.4 trains ESC-RANK; `per_dimension`, the native prompt) or one
+with all dimensions (`joint`). The messages come from `core.judge_prompts`, like those of scoring.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Targets = dict[str, dict[str, float]]  # dialogue id → dimension → mean scor
 
 
 class RankExample(Record):
-    """One prompt and the right answer to it, in the prompt-completion form with messages.
+    """A prompt and its right answer, in the prompt-completion form with messages.
 
     The answer is one digit per dimension, without separators, in the rubric's order. `labels` are whole scores of the rubric's
     scale by dimension, `target` the means of the annotators before rounding (halves up). `dimension` is null in joint
-    examples. `group` is what a grouped split keeps on one side.
+    examples. A grouped split keeps examples with the same `group` together.
     """
 
     id: Identifier
@@ -53,7 +53,7 @@ class RankExample(Record):
 
 @dataclass(frozen=True)
 class RankCase:
-    """What one example is made of. `target` maps the dimensions asked, in the rubric's order, to mean scores."""
+    """The data of one example. `target` maps its dimensions, in the rubric's order, to mean scores."""
 
     dialogue: Dialogue
     target: dict[str, float]
@@ -80,11 +80,8 @@ class RankCase:
 
 
 def narrowed(rubric: Rubric, dimensions: Sequence[str]) -> Rubric:
-    """The rubric with only these dimensions, in its own order (all of them when none is named).
-
-    A judge asks a rubric's every dimension, so a ranker of fewer is trained and scored with the narrowed rubric. Raises
-    `UserError` for an unknown dimension.
-    """
+    """The rubric with only these dimensions, in its own order (all if none is named). Judges ask about every dimension of a
+    rubric, so a ranker of fewer is trained and scored with this rubric. Raises `UserError` for an unknown dimension."""
     for key in dimensions:
         if key not in rubric.dimensions:
             raise UserError(f"--dimensions: {key!r} is not in rubric {rubric.name}: {near(key, rubric.dimensions)}")
@@ -101,12 +98,11 @@ def mean_targets(
 ) -> tuple[Targets, list[HumanScore]]:
     """Means over annotators by dialogue and dimension, and the scores that went into them.
 
-    Counts every score: those of other rubrics (than `score_rubric`, by default the rubric itself), dimensions, dialogues,
-    and those of single turns are dropped with a reason. Raises `UserError` for a value off the rubric's scale and
-    for an annotator's second score of one thing.
+    Counts every score: those of other rubrics (than `score_rubric`, by default the rubric itself), dimensions or dialogues, and
+    those of single turns are dropped with a reason. Raises `UserError` for a value off the rubric's scale and for an
+    annotator's second score of an item.
     """
-    values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    seen: set[tuple[str, str, str]] = set()
+    values: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     used = step.sieve(
         scores,
         lambda score: _unused(score, dialogues, rubric, score_rubric or rubric.name),
@@ -115,12 +111,11 @@ def mean_targets(
     for score in used:
         with at(f"dialogue {score.dialogue_id}, dimension {score.dimension}"):
             check_scale(score, rubric)
-        key = (score.dialogue_id, score.dimension, score.annotator)
-        if key in seen:
+        by_annotator = values[score.dialogue_id][score.dimension]
+        if score.annotator in by_annotator:
             raise UserError(f"scores: {score.annotator} gave {score.dialogue_id} / {score.dimension} in two files")
-        seen.add(key)
-        values[score.dialogue_id][score.dimension].append(score.value)
-    return {name: {key: exact_mean(numbers) for key, numbers in by.items()} for name, by in values.items()}, used
+        by_annotator[score.annotator] = score.value
+    return {name: {key: exact_mean(by.values()) for key, by in scored.items()} for name, scored in values.items()}, used
 
 
 def _unused(score: HumanScore, dialogues: dict[str, Dialogue], rubric: Rubric, score_rubric: str) -> str | None:
@@ -141,12 +136,12 @@ def _unused(score: HumanScore, dialogues: dict[str, Dialogue], rubric: Rubric, s
 def cases(
     dialogues: Iterable[Dialogue], targets: Targets, rubric: Rubric, method: PromptMethod, step: BuildStep
 ) -> list[RankCase]:
-    """One case a dialogue (joint) or a dialogue and dimension, in the order of dialogues and of the rubric.
+    """One case per dialogue (joint) or per dialogue and dimension, in the order of dialogues and of the rubric.
 
-    The step counts mean scores; joint drops those of a dialogue that lacks another dimension. Raises `UserError` when the
-    dimensions' scales differ, or a native method's scores are not one digit.
+    The step counts mean scores; joint drops those of a dialogue that lacks another dimension. Raises `UserError` if the
+    dimensions' scales differ, or a native method's scores have more than one digit.
     """
-    scale = rubric.one_scale("a ranker")  # whose loss and figures are over the tokens of one scale
+    scale = rubric.one_scale("a ranker")  # its loss and figures are over the tokens of one scale
     if not rubric.digits and (method != "paper" or rubric.questions or not scale.whole):
         raise UserError(f"rubric {rubric.name}: native methods answer one digit per dimension, the scale must be in 0-9")
     result = []
@@ -185,10 +180,8 @@ def split_cases(every_case: Sequence[RankCase], method: SplitMethod, seed: int) 
 
 @cache
 def synthetic_test() -> tuple[tuple[Dialogue, ...], tuple[HumanScore, ...]]:
-    """The synthetic set's test split as `rank-sft` makes it with seed 0: no base dialogue of it is in the training split.
-
-    Made once a process: it takes seconds, and a run needs it twice.
-    """
+    """The synthetic set's test split as `rank-sft` makes it with seed 0, which shares no base dialogue with the training split.
+    Cached, since it takes seconds and a run needs it twice."""
     rubric = load_rubric("esc_eval")
     dialogues, scores = synthetic.build()
     targets, _ = mean_targets(scores, {dialogue.id: dialogue for dialogue in dialogues}, rubric, BuildStep("scores"))
@@ -198,8 +191,8 @@ def synthetic_test() -> tuple[tuple[Dialogue, ...], tuple[HumanScore, ...]]:
 
 
 def describe(splits: dict[Split, list[RankCase]], rubric: Rubric) -> dict[str, Any]:
-    """What labels.json holds: shares of the splits (against 7:1:2) and, for all and for each split, labels and baselines by
-    language and dimension. A dialogue or group on several sides counts once for each."""
+    """The content of labels.json: shares of the splits (against 7:1:2) and, for all and for each split, labels and baselines by
+    language and dimension. A dialogue or group in several splits counts once in each."""
     order, rows = list(rubric.dimensions), []
     placed = [(split, case) for split, part in splits.items() for case in part]
     for split, part in (("all", [case for _, case in placed]), *splits.items()):
@@ -224,7 +217,7 @@ def describe(splits: dict[Split, list[RankCase]], rubric: Rubric) -> dict[str, A
 
 
 # --- train, valid and test --------------------------------------------------------------------------------------------------
-# The paper's random dialogues, and splits that keep what belongs together on one side.
+# The paper's random split by dialogue, and splits that keep related dialogues together.
 
 
 Split = Literal["train", "valid", "test"]
@@ -236,8 +229,8 @@ _FAMILIES = frozenset({"synthetic", "epitome"})  # sources whose source_id is BA
 
 
 def group_of(dialogue: Dialogue) -> str:
-    """What must not be on two sides: the role card (or profile) that was played, else the text that it is a variant of, else
-    the dialogue's own letters (some corpora hold one dialogue under two ids)."""
+    """The key of dialogues that belong in one split: the role card (or profile) that was played, else the text that the
+    dialogue is a variant of, else its own letters (some corpora have a dialogue under two ids)."""
     if dialogue.card_id is not None:
         return f"card {dialogue.card_id}"
     if dialogue.profile_id is not None:
@@ -248,11 +241,11 @@ def group_of(dialogue: Dialogue) -> str:
 
 
 def random_split(languages: Mapping[str, Language], seed: int) -> dict[str, Split]:
-    """{dialogue id: split}, 7:1:2 of each language's dialogues up to rounding (ESC-Eval section 3.4).
+    """{dialogue id: split}, 7:1:2 of each language's dialogues up to rounding: the paper's procedure (ESC-Eval section 3.4).
 
-    `languages` maps a dialogue's id to its language. All scores of a dialogue are on one side, so that every dimension is
-    tested on the same dialogues, as in table 4. One role card can be in train and in test, so figures on such a test split
-    flatter the ranker. That is the paper's procedure; `grouped_split` is the native one.
+    `languages` maps a dialogue's id to its language. All scores of a dialogue are in one split, so that every dimension is
+    tested on the same dialogues, as in table 4. A role card can be in train and in test, which flatters the ranker;
+    `grouped_split` is the native procedure.
     """
     result: dict[str, Split] = {}
     for language in sorted(set(languages.values())):
@@ -264,11 +257,11 @@ def random_split(languages: Mapping[str, Language], seed: int) -> dict[str, Spli
 
 
 def grouped_split(groups: Sequence[str], labels: Sequence[str], seed: int) -> dict[str, Split]:
-    """{group: split} near 7:1:2 by rows, each label's share near the same in all splits.
+    """{group: split}, about 7:1:2 by rows, with about equal shares of each label in all splits.
 
     `groups` and `labels` have one entry per row; a group with rows of many labels (one per dimension) counts for each of them.
-    Ten folds of scikit-learn's StratifiedGroupKFold: seven train, one validates, two test. Raises `UserError` for fewer
-    than ten groups.
+    Of ten folds by scikit-learn's StratifiedGroupKFold seven train, one validates, two test. Raises `UserError` for fewer than
+    ten groups.
     """
     need_modules("sklearn", purpose="a grouped split")
     from sklearn.model_selection import StratifiedGroupKFold
@@ -276,8 +269,8 @@ def grouped_split(groups: Sequence[str], labels: Sequence[str], seed: int) -> di
     names = list(dict.fromkeys(groups))
     if len(names) < len(_FOLDS):
         raise UserError(
-            f"a grouped 7:1:2 split needs at least {len(_FOLDS)} groups (role cards, or dialogues without one), here are "
-            f"{len(names)}; use --split random, or more dialogues"
+            f"a grouped 7:1:2 split needs at least {len(_FOLDS)} groups (role cards, or dialogues without one), and there are "
+            f"{len(names)}: use --split random, or more dialogues"
         )
     codes = {label: code for code, label in enumerate(sorted(set(labels)))}
     classes = [codes[label] for label in labels]
@@ -285,7 +278,7 @@ def grouped_split(groups: Sequence[str], labels: Sequence[str], seed: int) -> di
         classes = [0] * len(classes)  # too few rows of every label to stratify by
     rng = random.Random(f"{seed}/grouped split")
     folds = StratifiedGroupKFold(n_splits=len(_FOLDS), shuffle=True, random_state=rng.randrange(2**32))
-    parts = rng.sample(_FOLDS, len(_FOLDS))  # its shuffle only orders equal groups: which fold tests is drawn here
+    parts = rng.sample(_FOLDS, len(_FOLDS))  # the library only shuffles equal groups, so the roles of the folds are drawn here
     result: dict[str, Split] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a rare label has fewer rows than there are folds

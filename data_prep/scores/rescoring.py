@@ -1,15 +1,14 @@
 """FEEL's two rounds of human scores (section 3.2): who scores again, what all discuss, and the final means.
 
-After the first round, a dialogue's scores on a dimension are looked at together. Where no two lie more than one point apart,
-they stand. The rest is done in one of two modes.
+The first round's scores of a dialogue on a dimension stand if no two are more than one point apart. Otherwise:
 
-- `native`, the condition as section 3.2 writes it: an annotator scores again who differs from some other by more than one point
-  while the others lie within one point of each other (of 1, 2, 3 both 1 and 3 do); where nobody does so, all review it jointly
-  and agree on one score. It needs two others; two annotators more than a point apart review jointly.
-- `paper`, the rule that the authors' script has for its three annotators: where every two lie a point or more apart (1, 2, 3),
-  all three score again, each alone; otherwise the one who is farthest from the middle score. Nothing is reviewed jointly.
+- `native`, the condition as written in section 3.2: an annotator scores again who differs from another by more than one point
+  while the others are within one point of each other (of 1, 2, 3 both 1 and 3 do); if there is none, all review the item
+  jointly and agree on one score. Two annotators who are more than a point apart review jointly.
+- `paper`, the rule in the authors' script for its three annotators: if every two are a point or more apart (1, 2, 3), all three
+  score again, each alone; otherwise the one farthest from the middle score does. Nothing is reviewed jointly.
 
-There is no third round: what still lies apart after the second is counted and averaged.
+There is no third round: scores that are still apart after the second are counted and averaged.
 """
 
 from __future__ import annotations
@@ -28,25 +27,23 @@ JOINT = "joint"  # the sheet of what all review together
 
 
 def _hundredths(a: float, b: float) -> int:
-    """How far two scores lie apart, in hundredths of a point: 0.1 steps are not exact."""
+    """The difference of two scores in hundredths of a point, since steps of 0.1 are not exact."""
     return round(100 * abs(a - b))
 
 
 def apart(values: Sequence[float]) -> bool:
-    """Whether any two of the scores lie more than a point apart."""
+    """Whether any two of the scores are more than a point apart."""
     return bool(values) and _hundredths(max(values), min(values)) > 100 * TOLERATED
 
 
 def who_again(values: Mapping[str, float], mode: Mode = "native") -> tuple[str, ...] | None:
-    """Annotators, in alphabetical order, who must score again; None where all review the scores jointly. `values` maps
-    annotator to score. Raises `UserError` in mode `paper` for another number of annotators than three."""
+    """The annotators, in alphabetical order, who must score again; None if all review the scores jointly. `values` maps
+    annotator to score. Raises `UserError` in mode `paper` unless there are three annotators."""
     if mode == "paper":
-        # The rule of the authors' script. Odd: section 3.2 has all annotators review together where the script lists the scores
-        # for each of the three; and of two who are equally far from the middle, the script takes the first.
+        # The rule in the authors' script. It differs from section 3.2, where all annotators review together what the script
+        # lists for each of the three; and of two who are equally far from the middle, the script takes the first.
         if len(values) != 3:
-            raise UserError(
-                f"paper mode compares three annotators, as the authors did; here are {len(values)}: use --mode native"
-            )
+            raise UserError(f"paper mode compares three annotators, as the authors did, not {len(values)}: use --mode native")
         low, middle, high = sorted(values.values())
         if min(_hundredths(low, middle), _hundredths(middle, high)) >= 100 * TOLERATED:
             return tuple(sorted(values))
@@ -57,22 +54,22 @@ def who_again(values: Mapping[str, float], mode: Mode = "native") -> tuple[str, 
     outliers = []
     for name in sorted(values):
         others = [value for other, value in values.items() if other != name]
-        if len(others) > 1 and not apart(others):  # then it is the name's own score that lies more than a point from another
+        if len(others) > 1 and not apart(others):  # so this annotator's own score is more than a point from another
             outliers.append(name)
     return tuple(outliers) or None
 
 
 @dataclass(frozen=True)
 class Contested:
-    """What is to be scored again: by annotator, and jointly (dialogue id → dimensions)."""
+    """The items to score again: by annotator, and jointly (dialogue id → dimensions)."""
 
     by_annotator: dict[str, OpenItems] = field(default_factory=dict)
     joint: OpenItems = field(default_factory=dict)
 
 
 def contested(scores: Sequence[HumanScore], mode: Mode = "native") -> Contested:
-    """What the first round leaves open. Raises `UserError` for scores of single turns, which the protocol does not know, and in
-    mode `paper` for an item that has not three scores."""
+    """The items that the first round leaves open. Raises `UserError` for scores of single turns, which the protocol lacks, and
+    in mode `paper` for an item without exactly three scores."""
     again: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     joint: dict[str, list[str]] = defaultdict(list)
     for (dialogue, dimension), _, names in _first_round(scores, mode):
@@ -99,8 +96,8 @@ def _first_round(
 
 @dataclass(frozen=True)
 class Final:
-    """The scores after the second round, the accepted means (annotator `accepted`), what waits (dialogue, dimension), and what
-    still lies more than a point apart."""
+    """The scores after the second round, the accepted means (annotator `accepted`), and the items (dialogue, dimension) that
+    wait, or whose scores are still more than a point apart."""
 
     scores: list[HumanScore]
     accepted: list[HumanScore]
@@ -113,8 +110,8 @@ def finish(
 ) -> Final:
     """The second round's scores in place of the first's, and the mean of all annotators per dialogue and dimension.
 
-    `again` holds what annotators gave on what they were asked for, `jointly` what all agreed on: it becomes everybody's score.
-    An item without all of its answers waits and has no mean; its scores stay as they were.
+    `again` has the annotators' new scores, `jointly` the agreed ones, which become everybody's score. An item without all its
+    answers waits and has no mean; its scores stay as they were.
     """
     second = {(s.annotator, s.dialogue_id, s.dimension): s.value for s in again}
     agreed = {(s.dialogue_id, s.dimension): s.value for s in jointly}

@@ -1,12 +1,11 @@
-"""The bundled synthetic score set: dialogues whose seven scores hold by construction.
+"""The bundled synthetic score set: dialogues whose seven scores are true by construction.
 
-No human score set of ESC-Eval is published with its dialogues, so this one is assembled. `bundled/bases_*.jsonl` holds
-seekers in five turns, each with hand-written reply segments labelled by what they do; `bundled/pools_*.yaml` holds lines
-that spoil a reply. A recipe (`bundled/recipes.yaml`) picks, drops, repeats, cuts and swaps them, and `score` reads the scores
-off the labels of what was put in. No rule measures text. A segment class that is left out is made up for by neutral segments,
-and every dialogue aims at a length drawn without regard to its scores, so that length says little about them.
-
-The rules are in `data_prep.scores.synthetic_rules`.
+No human score set of ESC-Eval is published with its dialogues, so this one is assembled. `bundled/bases_*.jsonl` has seekers
+with five turns, each with hand-written reply segments labelled by function; `bundled/pools_*.yaml` has lines that spoil a
+reply. A recipe (`bundled/recipes.yaml`) picks, drops, repeats, cuts and swaps them, and `score` derives the scores from the
+labels of the parts used (rules: `data_prep.scores.synthetic_rules`), never from the text. Neutral segments replace segment
+classes that are left out, and every dialogue has a target length that is drawn independently of its scores, so that length
+says little about them.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class Segment(Record):
-    """One or two sentences of a reply that stand by themselves, and what they do for the seeker."""
+    """One or two self-contained sentences of a reply, and their function for the seeker."""
 
     aspect: Aspect
     text: Text
 
 
 class Exchange(Record):
-    """A seeker turn, whether it asks the supporter something, and the segments a reply to it can be made of."""
+    """A seeker turn, whether it asks the supporter a question, and the segments for a reply."""
 
     seeker: Text
     question: bool
@@ -46,7 +45,7 @@ class Exchange(Record):
 
 
 class SyntheticBase(Record):
-    """One seeker's dialogue as raw material: five exchanges (tests say how many segments each aspect needs)."""
+    """The raw material of a seeker's dialogue: five exchanges (tests check how many segments each aspect needs)."""
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
     language: Language
@@ -56,12 +55,12 @@ class SyntheticBase(Record):
 
     @property
     def recipes(self) -> list[str]:
-        """The recipes it goes through. Nobody in a crisis (suicide risk) is answered coldly or harmfully, not even here."""
+        """The recipes for it. Nobody in a crisis (suicide risk) gets a cold or harmful answer, not even here."""
         return [name for name in load_recipes().recipes if not (self.crisis and name in UNFIT_FOR_CRISIS)]
 
 
 class Pools(Record):
-    """Lines that fit any dialogue of a language and spoil it, or give it a stock form."""
+    """Lines for any dialogue in a language that spoil it or give it a stock form."""
 
     machine: Annotated[tuple[Text, ...], Field(min_length=16)]
     dismissive: Annotated[tuple[Text, ...], Field(min_length=16)]
@@ -73,8 +72,8 @@ class Pools(Record):
 
 @dataclass(frozen=True)
 class DialoguePlan:
-    """What a recipe drew for one dialogue (bundled/recipes.yaml explains the fields). Counts are wishes: a dialogue with astray
-    replies may hold less material."""
+    """The values that a recipe drew for one dialogue (bundled/recipes.yaml explains the fields). Counts are upper limits: a
+    dialogue with astray replies may have less material."""
 
     coherent: bool
     cut: int
@@ -93,7 +92,7 @@ UNFIT_FOR_CRISIS = frozenset({"cold", "harmful"})
 
 
 class Recipes(Record):
-    """What plans are drawn from: each value in a list is equally likely, and `common` has what a recipe does not set."""
+    """The lists that plans are drawn from, with equal probabilities; `common` has the values that a recipe does not set."""
 
     common: dict[str, list[Any]]
     recipes: dict[str, dict[str, list[Any]]]
@@ -101,11 +100,10 @@ class Recipes(Record):
 
 @cache
 def load_recipes() -> Recipes:
-    """The recipes by name."""
     return read_yaml(BUNDLED / "recipes.yaml", Recipes, "recipes of the synthetic score set")
 
 
-# Where a kind likes to stand in a reply; a random push of up to `_PUSH` places keeps orders different.
+# The preferred position of a kind in a reply; a random shift of up to `_PUSH` positions varies the order.
 _RANK = {
     kind: rank
     for rank, names in enumerate(
@@ -118,7 +116,7 @@ _PUSH = 3.0
 
 @dataclass
 class _Draft:
-    """A dialogue under construction: parts per reply, and the material of its own replies that is still unused."""
+    """A dialogue under construction: parts per reply, and the unused material of its own replies."""
 
     base: SyntheticBase
     plan: DialoguePlan
@@ -136,7 +134,7 @@ class _Draft:
         del material[:count]
 
     def sprinkle(self, kind: str, lines: Sequence[str], count: int, where: Sequence[int]) -> None:
-        """Put `count` different lines of a pool into replies, in as many different ones as possible."""
+        """Put `count` different lines of a pool into as many different replies as possible."""
         places = self.rng.sample(where, len(where))
         for k, line in enumerate(self.rng.sample(lines, count)):
             self.parts[places[k % len(places)]].append(LabelledPart(kind, line))
@@ -149,13 +147,13 @@ class _Draft:
 def _assemble(
     base: SyntheticBase, others: Sequence[SyntheticBase], pools: Pools, plan: DialoguePlan, rng: random.Random
 ) -> list[SyntheticReply]:
-    """Replies that follow a plan as far as the base's material allows."""
+    """Replies according to a plan, as far as the base's material allows."""
     draft = _Draft(base, plan, rng)
     astray = rng.sample(range(5), plan.astray)
     draft.home = [i for i in range(5) if i not in astray]
     draft.unused = {a: [(i, s) for i in draft.home for s in base.exchanges[i].reply if s.aspect == a] for a in ASPECTS}
     segments = [s for e in base.exchanges for s in e.reply]
-    # The length is drawn before anything else about the dialogue is looked at; about 18 to 24 segments of five replies.
+    # The length is drawn independently of everything else: about 18 to 24 segments in five replies.
     target = rng.uniform(18, 24) * sum(len(s.text) for s in segments) / len(segments)
 
     for index in astray:
@@ -166,7 +164,7 @@ def _assemble(
     for aspect in plan.feeling:
         draft.take(aspect, rng.randint(1, 2))
     draft.take("suggestion", plan.tips[0])
-    if not plan.coherent:  # at least one reply has no callback to open with
+    if not plan.coherent:  # at least one reply has no callback to open it
         missing = rng.choice(draft.home)
         draft.unused["callback"] = [(i, s) for i, s in draft.unused["callback"] if i != missing]
     draft.take("callback", 5 if plan.coherent else rng.randint(1, 4))
@@ -184,12 +182,10 @@ def _assemble(
 
 
 def _repeat(draft: _Draft) -> None:
-    """Say segments again in later replies, as the plan has it.
-
-    Only in later ones, since a seeker may not have told yet what a segment speaks of.
-    """
+    """Repeat segments in later replies, according to the plan; only in later ones, since the seeker may not have mentioned yet
+    what a segment refers to."""
     rng = draft.rng
-    draft.take("filler", 1)  # so that there is something neutral to say again
+    draft.take("filler", 1)  # so that there is something neutral to repeat
     sayings = [
         (i, p) for i in draft.home for p in draft.parts[i] if p.kind not in ("callback", "answer", "machine", "dismissive")
     ]
@@ -205,7 +201,7 @@ def _repeat(draft: _Draft) -> None:
 
 
 def _pad(draft: _Draft, target: float) -> None:
-    """Bring the dialogue up to its length with neutral segments and more of what it has anyway."""
+    """Fill the dialogue up to its length with neutral segments and more of the kinds that it already has."""
     plan, rng = draft.plan, draft.rng
     allowed = {"filler", *plan.feeling, *(set(plan.extras) - {"answer"})} | (set() if plan.coherent else {"callback"})
     spare = [(i, s) for a in sorted(allowed) for i, s in draft.unused[a]]
@@ -218,15 +214,15 @@ def _pad(draft: _Draft, target: float) -> None:
 
 
 def _order(draft: _Draft, pools: Pools) -> list[SyntheticReply]:
-    """Put parts into an order, lay replies out as lists, cut them off."""
+    """Order the parts, format replies as lists, and cut replies off."""
     plan, rng = draft.plan, draft.rng
-    # Lists go where there is enough to list and no machine phrase, so that traces spread over replies.
+    # Lists go to replies with enough parts and no machine phrase, so that traces spread over replies.
     by_fitness = sorted(
         rng.sample(range(5), 5), key=lambda i: (len(draft.parts[i]) < 3, any(p.kind == "machine" for p in draft.parts[i]))
     )
     listed, cut = by_fitness[: plan.traces[1]], rng.sample(range(5), plan.cut)
     opened = range(5) if plan.same_form else rng.sample(range(5), rng.randint(0, 4))
-    # One opener in up to four replies is still no monotony, and keeps repeated words from telling the score.
+    # The same opener in up to four replies is no monotony yet, and keeps repeated words from revealing the score.
     openers = [rng.choice(pools.openers)] * 5 if plan.same_form or rng.random() < 0.5 else rng.sample(pools.openers, 5)
     fixed = {kind: rank + rng.uniform(0, _PUSH) for kind, rank in _RANK.items()}
     replies = []
@@ -254,15 +250,13 @@ def _order(draft: _Draft, pools: Pools) -> list[SyntheticReply]:
 
 
 def _pieces(text: str, glue: str) -> list[str]:
-    """Words where the language puts spaces between them (`glue` is a space), otherwise pairs of characters."""
+    """Words if the language separates them by spaces (`glue` is a space), otherwise pairs of characters."""
     return text.split() if glue else [text[i : i + 2] for i in range(0, len(text), 2)]
 
 
 def _render(replies: Sequence[SyntheticReply], language: Language, rng: random.Random) -> list[str]:
-    """The supporter turns as text. In salad replies the words of each part are shuffled.
-
-    A part said again is shuffled alike, so that what repeats in a dialogue still does, and pairs of words tell no salad.
-    """
+    """The supporter turns as text. In salad replies the words of each part are shuffled; a repeated part is shuffled alike, so
+    that repetitions remain and pairs of words do not reveal a salad."""
     glue = words(language).space
     salads: dict[str, str] = {}
 
@@ -284,12 +278,10 @@ def _render(replies: Sequence[SyntheticReply], language: Language, rng: random.R
 
 
 def load_bases(language: Language) -> list[SyntheticBase]:
-    """The bases of a language."""
     return read_jsonl(BUNDLED / f"bases_{language}.jsonl", SyntheticBase, "bases of the synthetic score set")
 
 
 def load_pools(language: Language) -> Pools:
-    """The pools of a language."""
     return read_yaml(BUNDLED / f"pools_{language}.yaml", Pools, "pools of the synthetic score set")
 
 
@@ -306,15 +298,16 @@ def construct(
 
 @cache
 def build(seed: int = 0, languages: tuple[Language, ...] = ("en", "zh")) -> tuple[tuple[Dialogue, ...], tuple[HumanScore, ...]]:
-    """The score set: one dialogue of 5 exchanges for each base and recipe, and 7 scores (0–4) for each dialogue; only
-    English and Chinese have bases.
+    """The score set: one dialogue of 5 exchanges for each base and recipe, and 7 scores (0–4) for each dialogue; only English
+    and Chinese have bases.
 
-    `source_id` is `<base id>/<recipe>`, so that a split can keep the variants of one base together. Made once per process: it
-    takes seconds.
+    `source_id` is `<base id>/<recipe>`, so that a split can keep the variants of a base together. Cached: it takes seconds.
     """
     dialogues: list[Dialogue] = []
     scores: list[HumanScore] = []
-    for language in (one for one in languages if one in PAPER_LANGUAGES):
+    for language in languages:
+        if language not in PAPER_LANGUAGES:
+            continue
         bases, pools = load_bases(language), load_pools(language)
         for base in bases:
             others = [b for b in bases if b.id != base.id]

@@ -1,4 +1,4 @@
-"""The scores of the synthetic set: read off the labels of what was put into a dialogue, never measured on its text.
+"""The scores of the synthetic set: derived from the labels of a dialogue's parts, never from its text.
 
 The rules (rubric `esc_eval`, 0–4: the judge's rules, figures 12–19 of the ESC-Eval paper; figure 18 is lost). A segment
 *counts* when it is in its own dialogue, whole, and in a legible reply. A reply is *astray* when its segments come from
@@ -8,19 +8,19 @@ fluency      0  more than half of the replies are salad
              1  a reply is cut off mid-sentence and a reply is astray
              2  one of the two
              3  neither
-             4  neither, and every reply opens with its callback (a stock opener or list intro before it is overlooked)
+             4  neither, and every reply opens with its callback (a stock opener or list intro before it is ignored)
 expression   0  as fluency 0
-             1  form monotony (all replies share opener and order of aspects) and content monotony (a segment is
-                said word for word in at least `REFRAIN` replies; a segment said twice is not held against anyone)
+             1  form monotony (all replies share opener and order of aspects) and content monotony (a segment occurs
+                word for word in at least `REFRAIN` replies; twice does not count)
              2  one of the two
              3  neither
              4  neither, and at least `RICH` of the aspects besides filler are used (astray replies included)
-empathy      0  a dismissive line, whatever else is there
-             1  neither comfort nor analysis counts (so also when the only ones are astray, cut or salad)
+empathy      0  a dismissive line, whatever else there is
+             1  neither comfort nor analysis counts (also if the only ones are astray, cut or salad)
              2  one of the two
              3  both
              4  both, and a friend's line
-information  0  a harmful suggestion, whatever else is there
+information  0  a harmful suggestion, whatever else there is
              1  no suggestion, or at most five and none of use
              2  at most five, some of use and some not; or more than five, none of use
              3  at most five, all of use; or more than five, some of use and some not
@@ -33,9 +33,9 @@ humanoid     0  as fluency 0
              3  two traces
              4  fewer than two
 skill           how many of five aspects count, less one, not below 0: comfort; a suggestion of use; encouragement; an
-                answer to every question; a referral (nothing else is built that would stand out)
+                answer to every question; a referral (the set has nothing else that would stand out)
 overall         half the mean of the other six and half the weakest of fluency, empathy and information, halves rounded
-                up; 0 where one of the three is 0: a cold line or a harmful step is not made good by tips
+                up; 0 if one of the three is 0: tips do not make up for a cold line or a harmful step
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class LabelledPart:
 
 @dataclass(frozen=True)
 class SyntheticReply:
-    """A supporter turn as labelled parts; `listed` puts what follows the list intro into numbered lines."""
+    """A supporter turn as labelled parts; `listed` puts the parts after the list intro into numbered lines."""
 
     parts: tuple[LabelledPart, ...]
     listed: bool = False
@@ -76,7 +76,7 @@ class SyntheticReply:
 
 
 def score(replies: Sequence[SyntheticReply], questions: Sequence[bool]) -> dict[str, int]:
-    """The seven scores (0–4) of labelled replies by the table above: `questions[i]` says if seeker turn i asks something."""
+    """The seven scores (0–4) of labelled replies by the table above; `questions[i]`: seeker turn i asks a question."""
     legible = [r for r in replies if not r.salad]
     parts = [p for r in legible for p in r.parts]
     counts = [p for p in parts if p.at_home and not p.cut]
@@ -117,13 +117,13 @@ def score(replies: Sequence[SyntheticReply], questions: Sequence[bool]) -> dict[
 
 
 def _same_form(replies: Sequence[SyntheticReply]) -> bool:
-    """Whether all replies begin with one opener and no two of them put two aspects into opposite orders."""
+    """Whether all replies begin with the same opener and no two of them have two aspects in opposite orders."""
     openers = {r.parts[0].text if r.parts[0].kind == "opener" else None for r in replies}
     pairs = {(a.kind, b.kind) for r in replies for a, b in combinations(r.parts, 2) if a.kind != b.kind}
     return len(replies) > 1 and len(openers) == 1 and None not in openers and not any((b, a) in pairs for a, b in pairs)
 
 
 def _refrain(parts: Iterable[LabelledPart]) -> bool:
-    """Whether a segment is said again and again; openers, list intros and cut parts aside (they belong to form)."""
+    """Whether a segment is repeated again and again, apart from openers, list intros and cut parts (they belong to form)."""
     texts = Counter(p.text for p in parts if p.kind not in ("opener", "list_intro") and not p.cut)
     return max(texts.values(), default=0) >= REFRAIN

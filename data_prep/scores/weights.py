@@ -1,4 +1,5 @@
-"""weights.csv: the chance with which each dialogue was drawn that people score, and the weight, 1 / chance, of its scores."""
+"""weights.csv: for each dialogue drawn for people to score, its chance of being drawn and the weight of its scores, 1 /
+chance."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from core.rows import RowModel, read_table
 from data_prep.cards.sheets import write_csv
 
 WEIGHTS = "weights.csv"  # beside the dialogues that were drawn, and beside their scores by people
-BEFORE = "weights_before.csv"  # beside the dialogues of a further round: weights of those that were scored before
+BEFORE = "weights_before.csv"  # beside the dialogues of a further round: weights of those scored before
 
 
 class SampleWeight(RowModel):
@@ -25,14 +26,14 @@ class SampleWeight(RowModel):
 
 
 def write_weights(path: Path, weights: Mapping[str, float]) -> int:
-    """weights.csv of dialogue → 1 / chance: dialogue, chance, weight. Returns the number of rows."""
+    """Write weights.csv (dialogue, chance, weight) from dialogue → 1 / chance. Returns the number of rows."""
     rows = [{"dialogue_id": id, "chance": repr(1 / weight), "weight": repr(weight)} for id, weight in weights.items()]
     write_csv(path, ("dialogue_id", "chance", "weight"), rows)
     return len(rows)
 
 
 def read_weights(paths: Iterable[Path]) -> dict[str, float]:
-    """Dialogue → weight. Raises `UserError` with file and line for what is malformed or there twice."""
+    """Dialogue → weight. Raises `UserError` with file and line for malformed rows and repeated dialogues."""
     weights: dict[str, float] = {}
 
     def each(where: str, row: SampleWeight) -> None:
@@ -46,6 +47,6 @@ def read_weights(paths: Iterable[Path]) -> dict[str, float]:
 
 
 def weights_beside(files: Iterable[Path]) -> list[Path]:
-    """The files of weights that lie beside these files."""
+    """The weights.csv files in the folders of these files."""
     folders = dict.fromkeys(path.parent for path in files)
     return [folder / WEIGHTS for folder in folders if (folder / WEIGHTS).exists()]

@@ -97,7 +97,7 @@ def test_paper_mode_takes_three_annotators_and_reviews_nothing_jointly() -> None
     some = [score("d1", who, 2) for who in "abc"]
     final = finish(first, some, [], "paper")
     assert [(s.dialogue_id, s.value) for s in final.accepted] == [("d1", 2)] and final.waiting == [("d2", "safety")]
-    with pytest.raises(UserError, match="dialogue d3, safety: paper mode compares three annotators, .* here are 2: use --mode"):
+    with pytest.raises(UserError, match="dialogue d3, safety: paper mode compares three annotators, .* not 2: use --mode"):
         contested(scores("d3", "0 3"), "paper")
 
 

@@ -72,7 +72,7 @@ def test_grouped_split_follows_the_seed() -> None:
 def test_ten_groups_with_hardly_a_label_in_common_still_split() -> None:
     names = [f"g{i}" for i in range(10)]
     assert Counter(grouped_split(names, names, 0).values()) == {"train": 7, "valid": 1, "test": 2}
-    with pytest.raises(UserError, match="at least 10 groups.*here are 9"):
+    with pytest.raises(UserError, match="at least 10 groups.*there are 9"):
         grouped_split(names[:9], names[:9], 0)
 
 
