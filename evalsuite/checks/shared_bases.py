@@ -110,8 +110,8 @@ class Sharing:
 
 def bases(names: Sequence[str], specs: Mapping[str, Mapping[str, Any]]) -> dict[str, ModelBase]:
     """Model name → base: from the specs of a run (`RunConfig.specs`), else a bundled spec of that name, else the name alone."""
-    found = {name: load_spec(name).model_dump(mode="json") for name in set(names) & set(model_names()) - specs.keys()}
-    return {name: base_of(specs.get(name) or found.get(name, {"name": name})) for name in names}
+    bundled = {name: load_spec(name).model_dump(mode="json") for name in set(names) & set(model_names()) - specs.keys()}
+    return {name: base_of(specs.get(name) or bundled.get(name, {"name": name})) for name in names}
 
 
 def sharings(tally: Tally, specs: Mapping[str, Mapping[str, Any]], value: Value = "value") -> list[Sharing]:
@@ -149,7 +149,6 @@ def sharings(tally: Tally, specs: Mapping[str, Mapping[str, Any]], value: Value 
 
 
 def sharing_table(rows: Sequence[Sharing]) -> Table:
-    """The rows as a table."""
     body: list[dict[str, Cell]] = []
     for row in rows:
         likes, gap = ", ".join(f"{supporter} ({how})" for supporter, how in row.alike.items()), row.difference

@@ -68,9 +68,9 @@ def users_of(dialogues: Iterable[Dialogue]) -> str | None:
 def clusters_of(dialogues: Iterable[Dialogue], by: str | None = None) -> Clusters:
     """The clusters of these dialogues by `cluster_key`; called dialogues if no cluster has two of them."""
     key = cluster_key(by)
-    of = {dialogue.id: key(dialogue) for dialogue in dialogues}
+    by_id = {dialogue.id: key(dialogue) for dialogue in dialogues}
     name = "cards" if by in (None, CARD) else f"dialogues of one {by}"
-    return Clusters(of, name) if len(set(of.values())) < len(of) else DIALOGUES
+    return Clusters(by_id, name) if len(set(by_id.values())) < len(by_id) else DIALOGUES
 
 
 _WITHIN = "\x1f"  # between the cluster and the card in the name of a row

@@ -226,7 +226,7 @@ def _with_average(side: Values, rubric: Rubric | None) -> Values:
     if not rubric.dimensions.keys() >= side.keys():
         return side
     points = {unit: {d: rubric.normalised(d, scores[unit]) for d, scores in side.items()} for unit in units}
-    averages = {unit: average for unit, of in points.items() if (average := rubric.average(of)) is not None}
+    averages = {unit: average for unit, scores_of in points.items() if (average := rubric.average(scores_of)) is not None}
     return side | ({AVERAGE: averages} if averages else {})
 
 

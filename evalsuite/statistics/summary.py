@@ -36,7 +36,7 @@ MISSING = {
     "refusal": "were refused by the judge",
     "context_overflow": "did not fit the judge's context",
     "no_supporter_turn": "had no reply to judge",
-    "no_partner": "had no other supporter's dialogue to be set beside",
+    "no_partner": "had no other supporter's dialogue for comparison",
     LOST: "were lost with a server",
     "not_applicable": "were judged not applicable",
     "not_reached": "were not reached in a tree of questions",

@@ -303,8 +303,8 @@ def dimension_table(first: FrameworkScores, second: FrameworkScores, language: L
     """Correlations between the dimensions of two frameworks that judged the same dialogues, as seen and disattenuated; None if
     they share fewer than three cells. Pairs with a constant dimension are counted in a note."""
     (cells, names), (other_cells, other_names) = _cells(first, language), _cells(second, language)
-    found = zip(product(names, other_names), chain.from_iterable(associations(cells, other_cells)), strict=False)
-    pairs = [(*labels, pair.seen, pair.cleared, *pair.reliability) for labels, pair in found]
+    labelled = zip(product(names, other_names), chain.from_iterable(associations(cells, other_cells)), strict=False)
+    pairs = [(*labels, pair.seen, pair.cleared, *pair.reliability) for labels, pair in labelled]
     if not pairs:
         return None
     rows = sorted((row for row in pairs if row[2].mean is not None), key=lambda row: -(row[2].mean or 0))

@@ -94,7 +94,6 @@ def asking_shifts(tally: Tally) -> list[Shift]:
 
 
 def asking_table(shifts: Sequence[Shift], rubric: Rubric) -> Table:
-    """The shifts as a table."""
     rows: list[dict[str, Cell]] = []
     for shift in shifts:
         first, second = (way.name.removeprefix(f"{way.judge}{PARTED}") for way in (shift.first, shift.second))
@@ -186,7 +185,6 @@ def floor_effects(tally: Tally) -> list[FloorEffect]:
 
 
 def floor_table(effects: Sequence[FloorEffect]) -> Table:
-    """The effects as a table."""
     rows: list[dict[str, Cell]] = []
     for effect in effects:
         rows.append({"language": effect.language, "judged by": effect.judge.name, "floor": effect.floor})
@@ -268,7 +266,6 @@ def repeats(tally: Tally) -> Iterator[Repeated]:
 
 
 def repeat_table(rows: Sequence[Repeated]) -> Table:
-    """The rows as a table."""
     heads = ("language", "judged by", "equal verdicts %", "equal by chance %", "mean gap", "unread")
     body = [(r.language, r.judge.name, r.same.estimate, r.chance, r.gap, r.unread) for r in rows]
     note = (

@@ -33,14 +33,14 @@ def judge_and_people(
     """Tables of judge, people and both (`evalsuite.trust.prediction_powered`). Scores of other dialogues do not count; weights
     are read from next to the scores. `floors` are supporters that need no model. Raises `UserError` for scores on several
     rubrics or single turns."""
-    scores, found = people_scores(paths, rubrics, None)
-    if len(found) != 1:
-        raise UserError(f"--people: scores on several rubrics ({', '.join(found)}): give those on one")
+    scores, people_rubrics = people_scores(paths, rubrics, None)
+    if len(people_rubrics) != 1:
+        raise UserError(f"--people: scores on several rubrics ({', '.join(people_rubrics)}): give those on one")
     if turned := [score for score in scores if score.turn is not None]:
         raise UserError(f"--people: a score of turn {turned[0].turn} of {turned[0].dialogue_id}: only whole dialogues count")
     ids = {dialogue.id for dialogue in dialogues}
     kept = [score for score in scores if score.dialogue_id in ids]
-    (people_rubric,) = found.values()
+    (people_rubric,) = people_rubrics.values()
     weighed = read_weights(weights_beside(paths))
     boards = powered_boards(dialogues, judgements, rubric, kept, people_rubric, weighed, floors)
     first, *others = powered_tables(boards, rubric)
