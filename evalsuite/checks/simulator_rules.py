@@ -174,11 +174,8 @@ def _suspected(patterns: Patterns, lines: list[tuple[int, str]]) -> list[tuple[i
 
 def cheers_up_early(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
     """Thanks, relief or a farewell in the seeker's first `EARLY` lines."""
-    return [
-        _found("cheers_up_early", dialogue, place, words)
-        for place, text in _suspected(searched(CHEERFUL), [*islice(lines_of(dialogue), EARLY)])
-        if (words := cheerful(text))
-    ]
+    lines = _suspected(searched(CHEERFUL), [*islice(lines_of(dialogue), EARLY)])
+    return [_found("cheers_up_early", dialogue, place, words) for place, text in lines if (words := cheerful(text))]
 
 
 def cheerful(text: str) -> str | None:

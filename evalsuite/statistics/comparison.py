@@ -124,10 +124,8 @@ def compare(runs: Sequence[RunRecords], value: Value = "value", cluster: str | N
     for run in runs[1:]:
         if run.rubric != first.rubric:
             old, new = (other.rubric.model_dump(mode="json") for other in (first, run))
-            raise UserError(
-                f"{first.name} and {run.name} were scored on different rubrics "
-                f"({'; '.join(differing_leaves(old, new)[:3])}): score one of them again into a new folder"
-            )
+            changes = "; ".join(differing_leaves(old, new)[:3])
+            raise UserError(f"{first.name} and {run.name} have different rubrics ({changes}): score one again in a new folder")
     ambiguous, row = ambiguous_cards(runs), row_key(cluster)
     rivals: list[Rival] = []
     for run in runs:
@@ -209,12 +207,9 @@ def tables(comparison: RunComparison) -> list[Table]:
         result.append(_scores_table(comparison, part))
         if part.differences:
             result.append(_differences_table(comparison, part))
-    rows = [
-        {"run": name, "compared with": other, "setting: old → new": line}
-        for name, other, lines in comparison.changed
-        for line in lines or ["no difference"]
-    ]
-    return [*result, Table.of("compare-config", "What else changed", rows, section=CONFIGS)]
+    heads = ("run", "compared with", "setting: old → new")
+    rows = ((name, other, line) for name, other, lines in comparison.changed for line in lines or ["no difference"])
+    return [*result, Table("compare-config", "What else changed", heads, tuple(rows), section=CONFIGS)]
 
 
 def _runs_table(comparison: RunComparison) -> Table:
@@ -233,11 +228,10 @@ def _runs_table(comparison: RunComparison) -> Table:
 
 def _scores_table(comparison: RunComparison, part: LanguageComparison) -> Table:
     several = len({entry.contestant.scorer for entry in part.entries}) > 1
-    rows: list[dict[str, Cell]] = [
-        {"supporter": entry.name, "run": entry.run, **entry.contestant.scorer.column(several)}
-        | score_cells(entry.scores, comparison.rubric)
-        for entry in part.entries
-    ]
+    rows: list[dict[str, Cell]] = []
+    for entry in part.entries:
+        rows.append({"supporter": entry.name, "run": entry.run, **entry.contestant.scorer.column(several)})
+        rows[-1] |= score_cells(entry.scores, comparison.rubric)
     title = f"Scores side by side, {part.name}" + (" (expected scores)" if comparison.value == "expected" else "")
     notes = score_notes([cell for entry in part.entries for cell in entry.scores], comparison.rubric, comparison.value)
     return Table.of(f"compare-scores-{part.language}", title, rows, notes, SCORES)

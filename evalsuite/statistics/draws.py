@@ -11,14 +11,11 @@ from evalsuite.statistics.summary import supporter_of
 
 def first_draws(dialogues: Iterable[Dialogue]) -> dict[str, str]:
     """Dialogue id → id of the first dialogue of the same supporter and card with the same texts: mostly itself."""
-    first: dict[tuple[object, ...], str] = {}
-    return {
-        dialogue.id: first.setdefault(
-            (dialogue.language, supporter_of(dialogue), card_of(dialogue), tuple(turn.text for turn in dialogue.turns)),
-            dialogue.id,
-        )
-        for dialogue in dialogues
-    }
+    first: dict[str, str] = {}
+    ids: dict[tuple[object, ...], str] = {}
+    for d in dialogues:
+        first[d.id] = ids.setdefault((d.language, supporter_of(d), card_of(d), *(turn.text for turn in d.turns)), d.id)
+    return first
 
 
 def distinct(dialogues: Sequence[Dialogue]) -> list[Dialogue]:

@@ -187,11 +187,8 @@ def average_tables(
             n = sum(average[counted] for average in averages)
             row: dict[str, Cell] = {"judge": name}
             for head, figure in (("ACC %", f"acc{suffix}"), ("ACC_soft %", f"acc_soft{suffix}")):
-                draws = [
-                    average_draws(pairs[member][part], figure, settings.clusters, SEED + number)
-                    for member in members
-                    for number, part in enumerate(parts)
-                ]
+                sides = [(pairs[member][part], SEED + number) for member in members for number, part in enumerate(parts)]
+                draws = [average_draws(side, figure, settings.clusters, seed) for side, seed in sides]
                 defined = [draw for draw in draws if draw is not None]
                 low, high = interval(np.mean(defined, axis=0)) if len(defined) == len(draws) else (None, None)
                 row[head] = Estimate(mean_of_all(average[figure] for average in averages), low, high, n).times(100)

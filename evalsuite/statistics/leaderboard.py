@@ -68,14 +68,10 @@ class Board:
     def asked(self) -> list[paired.Difference]:
         """The differences that decide: between models, or between a single model and every floor, except pairs with the same
         dialogues."""
-        models = set(self.models)
+        models, rivals = set(self.models), self.contestants
         ends = 2 if len(models) > 1 else 1
-        return [
-            gap
-            for gap in self.differences
-            if len({gap.first, gap.second} & models) == ends
-            and not self.contestants[gap.first].alike(self.contestants[gap.second])
-        ]
+        gaps = [gap for gap in self.differences if len({gap.first, gap.second} & models) == ends]
+        return [gap for gap in gaps if not rivals[gap.first].alike(rivals[gap.second])]
 
     @property
     def fewest_cards(self) -> int | None:
@@ -171,12 +167,8 @@ def leaderboard(
                 lines[-1] |= {"supporter": supporter, **board.scorer.column(len(of_language) > 1), AVERAGE: None}
                 lines[-1] |= {"group": group_of[supporter]} if {*group_of.values()} != {OTHER} else {}
                 lines[-1] |= score_cells(board.scores[place], rubric)
-        notes = [
-            *score_notes([cell for board in of_language for cell in board.cells], rubric, value),
-            *at_level(of_language),
-            *[paired.RANKS] * ranked,
-            *saturation(of_language, rubric),
-        ]
+        notes = [*score_notes([cell for board in of_language for cell in board.cells], rubric, value)]
+        notes += [*at_level(of_language), *[paired.RANKS] * ranked, *saturation(of_language, rubric)]
         title = f"Leaderboard, {language}" + (" (expected scores)" if value == "expected" else "")
         yield Table.of(f"leaderboard-{language}", title, lines, notes, SCORES)
         if rubric.alike and (scale := rubric.shared_scale) and scale.min:  # as such a rubric's paper prints its tables

@@ -253,11 +253,9 @@ def rank_ranges(
     """The best and worst rank that differences in the average leave open to each of `count` contestants: at 95 % all true ranks
     lie in these ranges (Mogstad, Romano, Shaikh and Wilhelm 2024, "Inference for ranks"). Only contestants in `ranked`
     (default: all) have a rank; None for one that was tested against no other of them."""
-    gaps = [
-        gap
-        for gap in differences
-        if gap.dimension is None and gap.holds is not None and (ranked is None or {gap.first, gap.second} <= set(ranked))
-    ]
+    places = set(range(count) if ranked is None else ranked)
+    averages = (gap for gap in differences if gap.dimension is None and gap.holds is not None)
+    gaps = [gap for gap in averages if {gap.first, gap.second} <= places]
     tested = {place for gap in gaps for place in (gap.first, gap.second)}
     better, worse = [0] * count, [0] * count
     for gap in gaps:

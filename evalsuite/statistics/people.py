@@ -15,11 +15,9 @@ def verdicts_of_people(scores: Sequence[HumanScore]) -> list[Judgement]:
     """A verdict for each score. Annotators count as repeats, so that a dialogue's scores on a dimension are averaged first."""
     places = {name: place for place, name in enumerate(sorted({score.annotator for score in scores}))}
     method = f"{len(places)} annotator{'s' * (len(places) > 1)}"
-    shared = {"dialogue_id", "language", "rubric", "dimension", "value", "turn"}
-    return [
-        Judgement(judge=PEOPLE, repeat=places[score.annotator], method=method, **score.model_dump(include=shared))
-        for score in scores
-    ]
+    fields = {"dialogue_id", "language", "rubric", "dimension", "value", "turn"}
+    common = ((score.annotator, score.model_dump(include=fields)) for score in scores)
+    return [Judgement(judge=PEOPLE, method=method, repeat=places[name], **values) for name, values in common]
 
 
 def scores_of_judges(verdicts: Sequence[Judgement]) -> list[HumanScore]:

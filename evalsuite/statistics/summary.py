@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple, get_args
 
 from core.errors import UserError
@@ -182,9 +183,13 @@ def terminations(dialogues: Sequence[Dialogue]) -> Table:
     columns = [*reasons, "ended by seeker", "ended by supporter", *cut]
     absent = [reason for reason in get_args(Termination) if not any(name.split(" (")[0] == reason for name in reasons)]
     rows = [
-        {"supporter": supporter, "language": language, "dialogues": sum(row[name] for name in reasons)}
-        | {name: row[name] for name in columns}
-        for (supporter, language), row in sorted(counts.items())
+        {
+            "supporter": key[0],
+            "language": key[1],
+            "dialogues": sum(row[name] for name in reasons),
+            **{c: row[c] for c in columns},
+        }
+        for key, row in sorted(counts.items())
     ]
     notes = [f"Did not occur: {', '.join(absent)}."] * bool(absent)
     notes += ["Cut off: replies that reached their token limit; they still count as turns."] * bool(cut)
@@ -208,11 +213,8 @@ def sums_of(used: Iterable[Mapping[str, Mapping[str, Usage]]]) -> dict[tuple[str
 def cut_off(used: Iterable[Mapping[str, Mapping[str, Usage]]], up_to: float = 1) -> str:
     """A sentence on the replies that reached their token limit, by role and model (`used` is that of several stages); "" if
     none did. Models with a larger share of them than `up_to` are left out: `in_trouble` names those above `TROUBLE`."""
-    cut = [
-        f"{count:,} of {usage.calls:,} by the {role} {model}"
-        for (role, model), usage in sums_of(used).items()
-        if 0 < (count := sum(usage.cut_off.values())) <= up_to * usage.calls
-    ]
+    counts = ((sum(usage.cut_off.values()), usage.calls, *key) for key, usage in sums_of(used).items())
+    cut = [f"{n:,} of {calls:,} by the {role} {model}" for n, calls, role, model in counts if 0 < n <= up_to * calls]
     return f"Replies cut off at their token limit: {', '.join(cut)}." if cut else ""
 
 
@@ -244,10 +246,8 @@ def in_trouble(used: Iterable[Mapping[str, Mapping[str, Usage]]], judgements: It
 def failed_calls(failures: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table | None:
     """The unanswered calls of a run (its failures.json) by stage, role, model, outcome and HTTP status, most frequent first,
     each with an example of the servers' messages; None if there are none."""
-    groups = group_by(
-        ((stage, call) for stage, calls in failures.items() for call in calls),
-        lambda item: (item[0], *(item[1][name] for name in ("role", "model", "outcome", "status"))),
-    )
+    keys = itemgetter("role", "model", "outcome", "status")
+    groups = group_by(((stage, call) for stage in failures for call in failures[stage]), lambda item: (item[0], *keys(item[1])))
     rows = [
         dict(zip(("stage", "role", "model", "outcome", "HTTP status"), group, strict=True))
         | {"calls": len(calls), "dialogues": len({call["dialogue"] for _, call in calls}), "for example": calls[0][1]["reason"]}

@@ -137,10 +137,7 @@ def tables(trends: Sequence[Trend], rubric: Rubric) -> Iterator[Table]:
                 means.append(labels | {f"round {at}": rounds.get(at) for at in range(1, horizon + 1)})
                 slopes.append(labels | {"points per round": slope.estimate} | paired.by_column(slope))
                 del slopes[-1][paired.COLUMNS[0]]
-        note = (
-            f"Mean on 0–100, [{SMOOTHED} over cards], n = dialogues with a readable verdict. "
-            "Later rounds are over the dialogues that reached them."
-        )
+        note = f"Mean on 0–100, [{SMOOTHED} over cards], n = dialogues that reached the round and have a readable verdict."
         yield Table.of(f"trends-{language}", f"Scores by round, {language}", means, [note], TRENDS)
         note = (
             f"Mean over cards of the least-squares slope of a dialogue's own scores (0–100) by round, [{SMOOTHED}], n = cards "

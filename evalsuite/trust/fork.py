@@ -69,11 +69,8 @@ class Fork:
         """Raises `UserError` for a turn that is not an answer of the supporter, and for a dialogue that the config does not
         plan."""
         played = source.card_id, source.profile_id, source.trial
-        plans = {
-            plan.opening.supporter: plan
-            for plan in resolved.plans()
-            if (plan.opening.card_id, plan.opening.profile_id, plan.opening.trial) == played
-        }
+        openings = ((plan, plan.opening) for plan in resolved.plans())
+        plans = {o.supporter: plan for plan, o in openings if (o.card_id, o.profile_id, o.trial) == played}
         plan = plans.get(source.supporter or "")
         if plan is None or plan.id != source.id:
             raise UserError(f"--dialogue {source.id}: not planned by the config: give the run's own config, cards and seeker")

@@ -46,22 +46,13 @@ def length_table(effects: Sequence[LengthEffect], rubric: Rubric) -> Table:
 
 def bias_table(biases: Sequence[LengthBias]) -> Table:
     """Whether the judge's scores correlate with length more than gold's do."""
-    rows = [
-        {
-            "language": bias.language,
-            "judge": bias.judge,
-            "gold": bias.gold,
-            "judge − gold": bias.difference,
-            "p": p_text(bias.p),
-        }
-        for bias in biases
-    ]
+    rows = tuple((bias.language, bias.judge, bias.gold, bias.difference, p_text(bias.p)) for bias in biases)
     note = (
         f"Within supporters, n = dialogues; [{PERCENTILE} over cards], p: {TEST} by a jackknife. Longer replies may be "
         "better, and gold then says so too. Gold is assumed to be no less reliable than the judge."
     )
     title = "The judge's and gold's average against mean reply length (Spearman's correlation)"
-    return Table.of("judge-card-length", title, rows, [note], HEALTH)
+    return Table("judge-card-length", title, ("language", "judge", "gold", "judge − gold", "p"), rows, (note,), HEALTH)
 
 
 # --- the way of asking ------------------------------------------------------------------------------------------------------

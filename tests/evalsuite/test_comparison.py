@@ -382,5 +382,5 @@ def test_bad_input_is_one_line(
 def test_other_rubrics_are_refused(tmp_path: Path) -> None:
     first = make_run(tmp_path / "a", {"m": [1]})
     second = make_run(tmp_path / "b", {"m": [1]}, rubric=make_rubric("fluency", "empathy", high=5))
-    with pytest.raises(UserError, match=r"a and b were scored on different rubrics \(.*scale.max: 4 → 5"):
+    with pytest.raises(UserError, match=r"a and b have different rubrics \(.*scale.max: 4 → 5"):
         compare(read_runs([first, second]))
