@@ -252,4 +252,4 @@ def test_the_verb_adds_the_baselines_of_a_split(tmp_path: Path, monkeypatch: pyt
     assert re.search(r"\| mine \| 100.00 \[\d\d.\d\d, 100.00\] n=4 \|", text)
     assert "s a dialogue" in text and "| 1.50 |" in text
     refused = CliRunner().invoke(app, ["agree", *words, "--split", "split", "--cluster", "card"])
-    assert isinstance(refused.exception, UserError) and "--cluster: --split resamples its own groups whole" in str(refused.exception)
+    assert isinstance(refused.exception, UserError) and "--split resamples its own groups whole" in str(refused.exception)
