@@ -233,9 +233,7 @@ def test_what_is_wrong_with_an_address(esc_eval: EscEval, monkeypatch: pytest.Mo
     assert "expected NAME@http://HOST:PORT/v1" in refused(esc_eval, "--model", "m@127.0.0.1:8000/v1")
     assert "stands behind its name" in refused(esc_eval, "--model", "http://127.0.0.1:8000/v1")
     assert refused(esc_eval, "--model", "m@http://127.0.0.1:9/v1").endswith("cannot be reached: Connection refused\n")
-    assert "(for a served model: NAME@http" in refused(
-        esc_eval, "--judge", "gpt-4o-mini", "--model", "m@http://127.0.0.1:9/v1"
-    )
+    assert "(for a served model: NAME@http" in refused(esc_eval, "--judge", "gpt-4o-mini", "--model", "m@http://127.0.0.1:9/v1")
     with a_web_page(200) as url:
         assert "answers with a web page" in (err := refused(esc_eval, "--model", f"m@{url}"))
         assert "gave up after 3 attempts: a web page" in err  # not eight: no API answers so
