@@ -343,7 +343,7 @@ def talked(rater: Client, store: StudyStore, id: int, code: str) -> None:
     study = store.study()
 
     def answer_all() -> None:
-        asked = Talk(study, store.task(id, code), None).asked()
+        asked = Talk(study, store.task(id, code), None).question_keys()
         for place, (name, turn) in enumerate(asked):
             ask = study.asks.get(name)
             answer = {"text": f"34, number {id}"} if ask and not ask.scale else {"value": 1 + (id + place) % 3}

@@ -36,17 +36,8 @@ from evalsuite.papers.text_units import BLEU_TOKENIZER, Unit, bleu_with, tokeniz
 BLEU_ORDERS = {"bleu_1": 1, "bleu_2": 2, "bleu_4": 4}
 ROUGES = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}  # rouge-score's names
 DISTINCT_ORDERS = {"distinct_1": 1, "distinct_2": 2}
-LABELS = {
-    "bleu_1": "BLEU-1",
-    "bleu_2": "BLEU-2",
-    "bleu_4": "BLEU-4",
-    "rouge_1": "ROUGE-1",
-    "rouge_2": "ROUGE-2",
-    "rouge_l": "ROUGE-L",
-    "meteor": "METEOR",
-    "distinct_1": "Distinct-1",
-    "distinct_2": "Distinct-2",
-}
+LABELS = {name: name.upper().replace("_", "-") for name in (*BLEU_ORDERS, *ROUGES, "meteor")}
+LABELS |= {name: name.capitalize().replace("_", "-") for name in DISTINCT_ORDERS}
 RUBRIC = "text_metrics"
 
 

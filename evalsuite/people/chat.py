@@ -1,14 +1,14 @@
-"""Talks: a person and a supporter, through the project's own client (EmoHarbor, appendix I).
+"""Talks between a person and a supporter, through the project's own client (EmoHarbor, appendix I).
 
-What a person says is in the database before the supporter is asked, and every reply before it is shown. A supporter that does
-not answer, or breaks off, ends nothing: the talk can go on from what was said, or be left.
+A person's line is in the database before the supporter is asked, and a reply before it is shown as whole. If a supporter does
+not answer, or breaks off, the person can try again or leave the talk.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,20 +27,20 @@ from evalsuite.dialogues.hold import ModelSide
 from evalsuite.people.pages import words
 from evalsuite.people.signed_in import Agreed, Input, Nothing
 from evalsuite.people.store import RefusedAnswer, StudyStore, trouble
-from evalsuite.people.study import Chat, Content, Study
+from evalsuite.people.study import Chat, Content, QuestionKey, Study
 from evalsuite.people.tables import TaskRow
 from serve.client import ChatClient
 from serve.failures import Unanswered
 from serve.store import CallStore as CallStore
 
 TALK, PROFILE = "talk", "profile"  # a task's purposes
-_PATIENCE_S = 60.0  # a person waits for a word; a supporter that says none for longer has failed
-_BETWEEN_S = 0.1  # from one piece of a reply to the next
+_PATIENCE_S = 60.0  # without a word for so long, the supporter has failed
+_BETWEEN_S = 0.1  # between two updates of a reply on the page
 router = APIRouter()
 
 
 class ChatLine(Input):
-    """What a person says next; `turn` is how many turns their page shows."""
+    """A person's next line; `turn` is the number of turns on their page."""
 
     text: Annotated[str, Field(min_length=1, max_length=4000)]
     turn: Annotated[int, Field(ge=0)]
@@ -48,7 +48,7 @@ class ChatLine(Input):
 
 @dataclass(frozen=True)
 class Talk:
-    """A talk as the database has it."""
+    """A talk as it is in the database; `played`: the card or profile that the person plays."""
 
     study: Study
     task: TaskRow
@@ -74,15 +74,14 @@ class Talk:
 
     @property
     def ended(self) -> Termination | None:
-        """How it ended; None while it goes on."""
+        """How it ended; None before that."""
         ended: Termination | None = self.task.details["ended"]
         return ended
 
     @property
     def waits(self) -> bool:
-        """Whether a person's last line has no answer yet."""
-        turns = self.turns
-        return bool(turns) and turns[-1].role == "seeker"
+        """Whether the person's last line has no answer yet."""
+        return bool(self.turns) and self.turns[-1].role == "seeker"
 
     @property
     def failed(self) -> bool:
@@ -91,17 +90,17 @@ class Talk:
 
     @property
     def broken(self) -> str:
-        """What it had said when it broke off: shown, and no turn."""
+        """The text of a reply that broke off: it is shown, but is no turn."""
         text: str = self.task.details["broken"]
         return text
 
-    def due(self, answered: Sequence[tuple[str, int | None]]) -> list[tuple[str, int | None]]:
-        """What has to be answered before the talk goes on, or can be submitted."""
-        return [one for one in self.study.needed(self.asked()) if one not in answered]
+    def due(self, answered: Collection[QuestionKey]) -> list[QuestionKey]:
+        """The questions that must be answered before the talk can go on or be submitted."""
+        return [key for key in self.study.required(self.question_keys()) if key not in answered]
 
-    def asked(self) -> list[tuple[str, int | None]]:
-        """Ratings in mid-dialogue, on the supporter's turn then, and of the whole at the end; feelings before anything is said
-        and after all; of a profile, who the person is."""
+    def question_keys(self) -> list[QuestionKey]:
+        """The questions so far: feelings before the first line, ratings of the supporter's turn in mid-dialogue, ratings of the
+        whole and feelings at the end. For a profile: who the person is."""
         assert self.study.rubric is not None, "talks are rated"
         before, after, person = (
             [(name, None) for name in self.study.asks if name.startswith(group)] for group in ("before.", "after.", "person.")
@@ -110,12 +109,12 @@ class Talk:
             return [*person]
         names = list(self.study.rubric.dimensions)
         replies = [place for place, turn in enumerate(self.turns) if turn.role == "supporter"]
-        along = [replies[count - 1] for count in sorted({*self.chat.rate_after}) if count <= len(replies)]
+        midway = [replies[count - 1] for count in sorted({*self.chat.rate_after}) if count <= len(replies)]
         whole = [*((name, None) for name in names), *after] if self.ended and replies else []
-        return [*([] if self.turns else before), *((name, place) for place in along for name in names), *whole]
+        return [*([] if self.turns else before), *((name, place) for place in midway for name in names), *whole]
 
     def dialogue(self) -> Dialogue:
-        """The talk as a record. Who talked is the rater's code, under `source_id`."""
+        """The talk as a record. `source_id` is the rater's code."""
         turns = tuple(self.turns)
         card = self.played.dialogue if self.played else None
         supporter = self.task.details["supporter"]
@@ -129,18 +128,18 @@ class Talk:
             profile_id=card.profile_id if card else id if self.study.asks else None,
             supporter=supporter,
             turns=turns,
-            termination=self.ended if turns else "infrastructure",  # a record without turns needs one that says why
+            termination=self.ended if turns else "infrastructure",  # required for a record without turns
         )
 
     def content(self) -> Content:
         return Content(dialogue=self.dialogue(), played=self.played.played if self.played else "")
 
 
-# --- talking ------------------------------------------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------------------------------------
 
 
 def talking(calls: Path, endpoints: Mapping[str, str]) -> Callable[[FastAPI], Any]:
-    """The application's life: one client for all talks. Its store keeps replies by their key and no messages."""
+    """The application's lifespan, with one client for all talks. Its store keeps replies by key, but no messages."""
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -161,7 +160,7 @@ def talking(calls: Path, endpoints: Mapping[str, str]) -> Callable[[FastAPI], An
 
 
 def talk_of(request: Request, task: TaskRow) -> Talk:
-    """A task's talk, or what comes before all talks. Raises `RefusedAnswer` where the task is neither."""
+    """A task's talk, or the profile before all talks. Raises `RefusedAnswer` for other tasks."""
     if task.purpose not in (TALK, PROFILE):
         raise RefusedAnswer("no_task", 404)
     return Talk(request.app.state.study, task, request.app.state.contents.get(task.item))
@@ -169,32 +168,31 @@ def talk_of(request: Request, task: TaskRow) -> Talk:
 
 @router.post("/api/talk/{id}/say")
 async def say(request: Request, id: int, line: ChatLine, rater: Agreed) -> Response:
-    """Keep a person's line, and say whether it speaks of danger: help is shown before any model answers. Sent again, it is said
-    once."""
+    """Save a person's line, and say whether it speaks of danger, so that help is shown before any model answers. A line sent
+    twice is saved once."""
     async with request.app.state.locks[id]:
         talk = await _talk(request, id, rater.code)
-        turns = talk.task.details["turns"]
-        said_before = len(turns) > line.turn and turns[line.turn] == ["seeker", line.text]
-        if not said_before:
-            answered = await run_in_threadpool(request.app.state.store.answers, [id])
-            if talk.ended or talk.task.submitted or talk.waits or talk.due(list(answered.get(id, {}))):
+        details = talk.task.details
+        turns = details["turns"]
+        if len(turns) <= line.turn or turns[line.turn] != ["seeker", line.text]:
+            answers = await run_in_threadpool(request.app.state.store.answers, [id])
+            if talk.ended or talk.task.submitted or talk.waits or talk.due(answers.get(id, {})):
                 raise RefusedAnswer("bad_form")
             if len(turns) != line.turn:
                 raise RefusedAnswer("conflict")
             danger = bool(load_lexicon(talk.language).danger(line.text))
-            details = talk.task.details | {"turns": [*turns, ["seeker", line.text]]}
-            details |= {"help": details["help"] or danger, "failed": None, "broken": ""}
+            details = details | {"turns": [*turns, ["seeker", line.text]], "failed": None, "broken": ""}
+            details["help"] = details["help"] or danger
             await run_in_threadpool(request.app.state.store.set_details, id, details)
-            return JSONResponse({"help": details["help"]})
-        return JSONResponse({"help": talk.task.details["help"]})
+        return JSONResponse({"help": details["help"]})
 
 
 @router.post("/api/talk/{id}/reply")
 async def reply(request: Request, id: int, given: Nothing, rater: Agreed) -> Response:
-    """Ask the supporter for its reply to what was said last; again, where it did not answer.
+    """Ask the supporter for its reply to the last line, also for another try.
 
-    Lines of JSON: the text so far, as often as there is more, and last the reply, or why there is none. Where the reply is
-    being written already (another tab, a page that was loaded again), the same one is heard.
+    Lines of JSON: the text so far whenever it grows, and at last the reply, or why there is none. If the reply is being written
+    already (for another tab, or before a reload), the page gets that one.
     """
     state = request.app.state
     async with state.locks[id]:
@@ -205,14 +203,13 @@ async def reply(request: Request, id: int, given: Nothing, rater: Agreed) -> Res
             state.writing[id] = Writing()
             state.writing[id].task = asyncio.create_task(_write(state, talk, state.writing[id]))
         writing = state.writing[id]
-    told = words(rater.language)
-    headers = {"X-Accel-Buffering": "no"}  # nginx would keep the lines until it has many
-    return StreamingResponse(_lines(writing, told), media_type="application/x-ndjson", headers=headers)
+    headers = {"X-Accel-Buffering": "no"}  # else nginx collects lines before it sends them
+    return StreamingResponse(_lines(writing, words(rater.language)), media_type="application/x-ndjson", headers=headers)
 
 
 @router.post("/api/talk/{id}/leave")
 async def leave(request: Request, id: int, given: Nothing, rater: Agreed) -> Response:
-    """End the talk, also while the supporter writes: what was said stays, and is rated where the supporter spoke."""
+    """End the talk, also while the supporter writes. Its turns are kept, and rated if the supporter spoke."""
     async with request.app.state.locks[id]:
         talk = await _talk(request, id, rater.code)
         if not talk.ended:
@@ -235,7 +232,7 @@ class Writing:
     """A reply that a supporter is writing."""
 
     text = ""
-    """What may be shown of it so far."""
+    """The text so far."""
     task: asyncio.Task[dict[str, Any]]
 
     def hears(self, text: str) -> None:
@@ -243,35 +240,35 @@ class Writing:
 
 
 async def _write(state: Any, talk: Talk, writing: Writing) -> dict[str, Any]:
-    """The supporter's reply to what was said last, once it is in the database. It is written to its end also where nobody
-    listens any more."""
+    """The supporter's reply to the last line, saved in the database, or why there is none. It is finished even if the page is
+    closed."""
     id, store = talk.task.id, state.store
     supporter = next(spec for spec in talk.chat.supporters if spec.name == talk.task.details["supporter"])
     try:
         side = ModelSide(supporter, "supporter", talk.dialogue().id, hears=writing.hears)
         try:
-            said = await side.speak(state.client, talk.turns)
-            text, why = said.text, str(said.stopped or "")
-        except Unanswered as error:  # its name and address are for nobody's eyes
-            text, why = "", error.outcome
+            utterance = await side.speak(state.client, talk.turns)
+            text, failure = utterance.text, str(utterance.stopped or "")
+        except Unanswered as error:  # only the outcome: the study is blind to the model's name and address
+            text, failure = "", error.outcome
         async with state.locks[id]:
-            if why:
-                details = talk.task.details | {"failed": why, "broken": writing.text}
+            if failure:
+                details = talk.task.details | {"failed": failure, "broken": writing.text}
                 await run_in_threadpool(store.set_details, id, details)
-                return {"word": why, "broken": writing.text}
+                return {"word": failure, "broken": writing.text}
             details = talk.task.details | {"turns": [*talk.task.details["turns"], ["supporter", text]]}
             ended = "max_turns" if talk.exchanges + 1 >= talk.chat.most else None
             details |= {"failed": None, "broken": "", "ended": ended}
             await run_in_threadpool(store.set_details, id, details)
             after = Talk(talk.study, await run_in_threadpool(store.task, id, talk.task.rater), talk.played)
-            answered = await run_in_threadpool(store.answers, [id])
-            return {"reply": text, "reload": bool(after.ended or after.due(list(answered.get(id, {}))))}
+            answers = await run_in_threadpool(store.answers, [id])
+            return {"reply": text, "reload": bool(after.ended or after.due(answers.get(id, {})))}
     finally:
         del state.writing[id]
 
 
-async def _lines(writing: Writing, told: dict[str, Any]) -> AsyncIterator[bytes]:
-    """What a page hears of a reply."""
+async def _lines(writing: Writing, texts: dict[str, Any]) -> AsyncIterator[bytes]:
+    """The lines of JSON that a page gets while a reply is written; `texts`: the pages' words."""
     shown = ""
     while not writing.task.done():
         if writing.text != shown:
@@ -284,19 +281,19 @@ async def _lines(writing: Writing, told: dict[str, Any]) -> AsyncIterator[bytes]
         last = {"reload": True}
     except SQLAlchemyError as error:
         word = trouble(error).word
-        last = {"word": word, "message": told["not_saved"].format(why=told[word])}
-    if last.get("word") in told["why"]:
-        last = last | {"message": told["talk_failed"].format(why=told["why"][last["word"]])}
+        last = {"word": word, "message": texts["not_saved"].format(why=texts[word])}
+    if last.get("word") in texts["why"]:
+        last = last | {"message": texts["talk_failed"].format(why=texts["why"][last["word"]])}
     yield orjson.dumps(last) + b"\n"
 
 
 def profiled(store: StudyStore, rater: str) -> bool:
-    """Whether a rater has told who they are, where the study asks for it."""
+    """Whether a rater has submitted their profile, or the study does not ask for it."""
     return all(task.submitted for task in store.tasks(rater) if task.purpose == PROFILE)
 
 
 def talks_in(store: StudyStore) -> dict[int, Content]:
-    """Task → its talk, for all talks in which something was said."""
+    """Task → its talk, for all talks with at least one turn."""
     study, contents = store.study(), store.contents()
     talks = {task.id: Talk(study, task, contents.get(task.item)) for task in store.tasks() if task.purpose == TALK}
     return {id: talk.content() for id, talk in talks.items() if talk.turns}

@@ -1,4 +1,4 @@
-"""A study's answers as records: scores, preferences and dialogues that the rest of the project reads."""
+"""A study's answers as records: scores, preferences and dialogues for the rest of the project."""
 
 from __future__ import annotations
 
@@ -14,33 +14,31 @@ from data_prep.scores.human import COLUMNS
 from data_prep.scores.weights import WEIGHTS, write_weights
 from evalsuite.people.chat import PROFILE, TALK, talks_in
 from evalsuite.people.store import RaterAnswer, StudyStore
-from evalsuite.people.study import COMMENT, Content
+from evalsuite.people.study import COMMENT, Content, QuestionKey
 from evalsuite.people.tables import TaskRow
 
-SCORED = ("item", TALK)  # purposes of tasks whose scores are people's
+SCORED = ("item", TALK)  # purposes of tasks whose scores are exported
 
 
 def scores_of(store: StudyStore, submitted_only: bool = True, purposes: tuple[str, ...] = SCORED) -> list[HumanScore]:
-    """The scores of a study that rates; what "cannot be judged" has none. Repeated items and attention checks are not among
-    them."""
+    """The scores of a study that rates, without repeated items, attention checks and answers "cannot judge"."""
     study = store.study()
     if study.rubric is None:
         return []
     places = {name: place for place, name in enumerate(study.rubric.dimensions)}
     scores = []
-    for task, content, answers in _given(store, submitted_only, purposes):
-        rated = [(name, turn, answer) for (name, turn), answer in answers.items() if name in places]
-        for name, turn, answer in sorted(rated, key=lambda one: (one[1] is None, one[1] or 0, places[one[0]])):
-            if answer.value is not None:
-                fields = {"dialogue_id": content.dialogue.id, "language": content.dialogue.language, "annotator": task.rater}
-                fields |= {"rubric": study.rubric.name, "dimension": name}
-                scores.append(HumanScore(**fields, value=answer.value, turn=turn))
+    for task, content, answers in _answered(store, submitted_only, purposes):
+        keys = [key for key, answer in answers.items() if key[0] in places and answer.value is not None]
+        for name, turn in sorted(keys, key=lambda key: (key[1] is None, key[1] or 0, places[key[0]])):
+            fields = {"dialogue_id": content.dialogue.id, "language": content.dialogue.language, "annotator": task.rater}
+            fields |= {"rubric": study.rubric.name, "dimension": name}
+            scores.append(HumanScore(**fields, value=answers[name, turn].value, turn=turn))
     return scores
 
 
 def preferences_of(store: StudyStore, submitted_only: bool = True) -> Iterator[Preference]:
-    """The choices of a study that compares, each with the order that was shown."""
-    for task, content, answers in _given(store, submitted_only, SCORED):
+    """The choices of a study that compares, each with the order shown."""
+    for task, content, answers in _answered(store, submitted_only, SCORED):
         for name, answer in ((name, answer) for (name, _), answer in answers.items() if answer.choice is not None):
             assert content.other is not None, "a choice has two dialogues"
             fields = {"dialogue_a": content.dialogue.id, "dialogue_b": content.other.id, "annotator": task.rater}
@@ -48,48 +46,48 @@ def preferences_of(store: StudyStore, submitted_only: bool = True) -> Iterator[P
 
 
 def comparisons_of(store: StudyStore, submitted_only: bool = True) -> Iterator[Comparison]:
-    """The same choices as rows of `esc-eval paper pairwise`: between systems, on what both did."""
+    """The same choices as rows of `esc-eval paper pairwise`: between systems, on an item."""
     dialogues = {dialogue.id: dialogue for dialogue in dialogues_of(store)}
-    for one in preferences_of(store, submitted_only):
-        a, b = dialogues[one.dialogue_a], dialogues[one.dialogue_b]
+    for preference in preferences_of(store, submitted_only):
+        a, b = dialogues[preference.dialogue_a], dialogues[preference.dialogue_b]
         same_supporter = a.supporter == b.supporter
         systems = {n: (d.simulator if same_supporter else d.supporter) or d.source for n, d in (("a", a), ("b", b))}
         item = a.card_id or a.profile_id or a.source_id or a.id
-        yield Comparison(item=item, **systems, **one.model_dump(include={"annotator", "question", "verdict", "order"}))
+        yield Comparison(item=item, **systems, **preference.model_dump(include={"annotator", "question", "verdict", "order"}))
 
 
 def dialogues_of(store: StudyStore) -> list[Dialogue]:
-    """Every dialogue that the study shows, and every talk that was held in it, once."""
-    found: dict[str, Dialogue] = {}
+    """Every dialogue shown in the study, and every talk held in it, once."""
+    dialogues: dict[str, Dialogue] = {}
     for content in [*store.contents().values(), *talks_in(store).values()]:
         for dialogue in (content.dialogue, content.other):
             if dialogue is not None and dialogue.turns:
-                found.setdefault(dialogue.id, dialogue)
-    return list(found.values())
+                dialogues.setdefault(dialogue.id, dialogue)
+    return list(dialogues.values())
 
 
 def profiles_of(store: StudyStore) -> tuple[list[Profile], list[dict[str, Any]]]:
-    """The profile of who held each talk, by the talk's `profile_id`, and a row for every feeling before and after a talk."""
+    """The profile of the person in each talk, under the talk's `profile_id`, and a row per feeling before and after a talk."""
     study, answers, tasks = store.study(), store.answers(), store.tasks()
     asks, talks = study.chat and study.chat.questionnaire, talks_in(store)
     if not asks:
         return [], []
-    told = {task.rater: answers.get(task.id, {}) for task in tasks if task.purpose == PROFILE}
+    about = {task.rater: answers.get(task.id, {}) for task in tasks if task.purpose == PROFILE}
     profiles, moods = [], []
     for task in (task for task in tasks if task.id in talks):
-        dialogue, given = talks[task.id].dialogue, answers.get(task.id, {}) | told[task.rater]
-        said = {name: (answer.value, answer.text or "") for (name, turn), (answer, _) in given.items() if turn is None}
-        profiles.append(asks.profile(dialogue.id, dialogue.language, said))
+        dialogue, own = talks[task.id].dialogue, answers.get(task.id, {}) | about[task.rater]
+        replies = {name: (answer.value, answer.text or "") for (name, turn), (answer, _) in own.items() if turn is None}
+        profiles.append(asks.profile(dialogue.id, dialogue.language, replies))
         for mood in asks.mood:
-            felt = {when: said.get(f"{when}.{mood}", (None, ""))[0] for when in ("before", "after")}
-            felt = {when: None if place is None else int(place) for when, place in felt.items()}
-            moods.append({"annotator": task.rater, "dialogue_id": dialogue.id, "mood": mood} | felt)
+            places = {when: replies.get(f"{when}.{mood}", (None, ""))[0] for when in ("before", "after")}
+            feelings = {when: None if place is None else int(place) for when, place in places.items()}
+            moods.append({"annotator": task.rater, "dialogue_id": dialogue.id, "mood": mood} | feelings)
     return profiles, moods
 
 
-def _given(
+def _answered(
     store: StudyStore, submitted_only: bool, purposes: tuple[str, ...]
-) -> Iterator[tuple[TaskRow, Content, dict[tuple[str, int | None], RaterAnswer]]]:
+) -> Iterator[tuple[TaskRow, Content, dict[QuestionKey, RaterAnswer]]]:
     contents, answers, talks = store.contents(), store.answers(), talks_in(store)
     for task in store.tasks():
         content = talks.get(task.id) if task.purpose == TALK else contents.get(task.item)
@@ -98,12 +96,11 @@ def _given(
 
 
 def write_export(store: StudyStore, out: Path, comments: bool, submitted_only: bool) -> dict[str, int]:
-    """Write what the study has into a folder; returns file → rows.
+    """Write the study's records into a folder; returns file → rows.
 
-    `scores.jsonl` and `scores.csv` (which `agree` reads), `preferences.jsonl` and `choices.csv` (which `paper pairwise`
-    reads), `dialogues.jsonl`; `profiles.jsonl` and `moods.csv` where people told of themselves; `weights.csv` where
-    the dialogues were drawn with weights; `control.csv` holds repeated items,
-    attention checks and what could not be judged; `comments.csv` only with `comments`.
+    `dialogues.jsonl`; `scores.jsonl` and `scores.csv` (read by `agree`); `preferences.jsonl` and `choices.csv` (read by `paper
+    pairwise`); `profiles.jsonl` and `moods.csv` if people were asked about themselves; `weights.csv` if dialogues were drawn
+    with weights; `control.csv`: repeated items, attention checks and answers "cannot judge"; `comments.csv` with `comments`.
     """
     out.mkdir(parents=True, exist_ok=True)
     written = {"dialogues.jsonl": write_jsonl(out / "dialogues.jsonl", dialogues_of(store))}
@@ -120,7 +117,7 @@ def write_export(store: StudyStore, out: Path, comments: bool, submitted_only: b
         written[WEIGHTS] = write_weights(out / WEIGHTS, study.weights)
     if study.kind == "choose":
         written["preferences.jsonl"] = write_jsonl(out / "preferences.jsonl", preferences_of(store, submitted_only))
-        rows = [one.model_dump() for one in comparisons_of(store, submitted_only)]
+        rows = [comparison.model_dump() for comparison in comparisons_of(store, submitted_only)]
         columns = ("item", "a", "b", "annotator", "question", "verdict", "order")
         written["choices.csv"] = _csv(out / "choices.csv", columns, rows)
     control, remarks = _control(store)
@@ -132,18 +129,18 @@ def write_export(store: StudyStore, out: Path, comments: bool, submitted_only: b
 
 
 def _control(store: StudyStore) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Answers that are no scores, and comments."""
+    """The rows of control.csv, and comments."""
     control, remarks = [], []
-    for task, content, answers in _given(store, False, ("item", "talk", "check", "repeat", "review", "again", "joint")):
+    for task, content, answers in _answered(store, False, ("item", "talk", "check", "repeat", "review", "again", "joint")):
         other = content.other.id if content.other else ""
-        where: dict[str, Any] = {"annotator": task.rater, "dialogue_id": content.dialogue.id, "other": other}
+        lead: dict[str, Any] = {"annotator": task.rater, "dialogue_id": content.dialogue.id, "other": other}
         for (name, turn), answer in answers.items():
             if name == COMMENT:
                 if answer.text:
-                    remarks.append(where | {"comment": answer.text})
+                    remarks.append(lead | {"comment": answer.text})
             elif task.purpose not in SCORED or answer.cannot:
-                given = {"value": answer.value, "choice": answer.choice, "cannot": answer.cannot}
-                control.append(where | {"purpose": task.purpose, "question": name, "turn": turn} | given)
+                reply = {"value": answer.value, "choice": answer.choice, "cannot": answer.cannot}
+                control.append(lead | {"purpose": task.purpose, "question": name, "turn": turn} | reply)
     return control, remarks
 
 

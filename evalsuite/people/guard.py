@@ -1,4 +1,4 @@
-"""What stands before every request of the study's server: headers, sizes, rates, where a request comes from."""
+"""The checks on every request of the study's server: size, rate, origin; and the headers of every answer."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-WAIT_S = 5  # until a page that came too often loads itself again
+WAIT_S = 5  # until a page requested too often reloads itself
 WHOLE_WITHIN_S = 30.0
-LONGEST = 64 * 1024  # bytes of a request: a comment of 4,000 Chinese characters has 12,000
+LONGEST = 64 * 1024  # bytes of a request; a comment of 4,000 Chinese characters has 12,000
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
@@ -34,14 +34,14 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-OF_ADDRESSES = (4000, 400)  # requests of an address, at once and a second, with whatever cookie: one can be made up
-_MANY = 10_000  # clients that are remembered
-_READ_AWAY = 8 * 1024 * 1024  # bytes of a refused request that are read all the same
+OF_ADDRESSES = (4000, 400)  # requests per address, at once and per second, whatever their cookies, which can be made up
+_MANY = 10_000  # clients remembered
+_READ_AWAY = 8 * 1024 * 1024  # bytes of a refused request that are still read
 
 
 @dataclass
 class RequestRate:
-    """So many requests at once, and so many a second after that, for each client."""
+    """A token bucket per client: `burst` requests at once, and `per_s` per second after that."""
 
     burst: float
     per_s: float
@@ -61,7 +61,7 @@ class RequestRate:
 
 
 class WholeRequests(H11Protocol):
-    """Closes a connection whose request is not whole within `WHOLE_WITHIN_S`: half-sent ones would hold sockets for good."""
+    """Closes a connection whose request is not complete within `WHOLE_WITHIN_S`, since it would hold its socket forever."""
 
     deadline: asyncio.TimerHandle | None = None
 
@@ -81,17 +81,17 @@ class WholeRequests(H11Protocol):
 
 
 class _TooLarge(Exception):
-    """More was sent than is read."""
+    """The request is longer than `LONGEST`."""
 
 
 class Guard:
-    """Refuses what is too large, too often or from elsewhere, and puts the headers on every answer."""
+    """Refuses requests that are too large, too frequent or from another site, and adds the headers to every answer."""
 
     def __init__(self, app: App, hosts: frozenset[str], cookie: str) -> None:
         self.app, self.hosts, self.cookie = app, hosts, cookie
         self.of_session = RequestRate(60, 20)
-        self.of_links = RequestRate(10, 0.5)  # of each link: a class behind one address opens its links at once
-        self.of_strangers = RequestRate(60, 10)  # other requests without a cookie, an address
+        self.of_links = RequestRate(10, 0.5)  # per link, not address: a class behind one address opens its links at once
+        self.of_strangers = RequestRate(60, 10)  # other requests without a cookie, per address
         self.of_addresses = RequestRate(*OF_ADDRESSES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,9 +101,9 @@ class Guard:
 
         async def with_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                known = {name.lower() for name, _ in message["headers"]}
+                present = {name.lower() for name, _ in message["headers"]}
                 more = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                message["headers"] = [*message["headers"], *(pair for pair in more if pair[0].lower() not in known)]
+                message["headers"] = [*message["headers"], *(pair for pair in more if pair[0].lower() not in present)]
             await send(message)
 
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -124,7 +124,7 @@ class Guard:
         async def watched(message: MutableMapping[str, Any]) -> None:
             nonlocal started
             if read > LONGEST and not started:
-                return  # FastAPI calls a body that breaks off malformed
+                return  # FastAPI's own answer, which would call the interrupted body malformed
             started = True
             await with_headers(message)
 
@@ -134,7 +134,7 @@ class Guard:
             await _refuse(with_headers, 413, "too_large", scope, headers)
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
-        """Status and word of a request that goes no further."""
+        """Status and word of a refused request; None for an accepted one."""
         host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
         if self.hosts and host not in self.hosts:
             return 421, "no_session"
@@ -159,7 +159,7 @@ class Guard:
 
 
 async def _read_away(receive: Receive, headers: dict[str, str]) -> None:
-    """Read what is refused, up to a limit: a browser that is still sending does not see the answer."""
+    """Read a refused request, up to a limit: a browser sees no answer while it is sending."""
     left = _READ_AWAY if headers.get("content-length", "").isdigit() and int(headers["content-length"]) <= _READ_AWAY else 0
     while left > 0:
         message = await receive()
@@ -169,17 +169,14 @@ async def _read_away(receive: Receive, headers: dict[str, str]) -> None:
 
 
 async def _refuse(send: Send, status: int, word: str, scope: Scope, headers: dict[str, str]) -> None:
-    """JSON for scripts, a page for people; one that has to wait loads itself again."""
+    """Send JSON to scripts, a page to people; after too many requests, the page reloads itself."""
     language: Language = "zh" if headers.get("accept-language", "").startswith("zh") else "en"
+    text, wait = words(language)[word], WAIT_S if status == 429 else None
     if scope["path"].startswith("/api/"):
-        kind, body = b"application/json", orjson.dumps({"message": words(language)[word], "word": word})
+        kind, body = b"application/json", orjson.dumps({"message": text, "word": word})
     else:
-        wait = WAIT_S if status == 429 else None
-        kind, body = (
-            b"text/html; charset=utf-8",
-            render("message.html", language, text=words(language)[word], wait=wait).encode(),
-        )
-    more = [(b"retry-after", str(WAIT_S).encode())] if status == 429 else []
+        kind, body = b"text/html; charset=utf-8", render("message.html", language, text=text, wait=wait).encode()
+    more = [(b"retry-after", str(wait).encode())] if wait else []
     answer = [(b"content-type", kind), (b"connection", b"close"), *more]
     await send({"type": "http.response.start", "status": status, "headers": answer})
     await send({"type": "http.response.body", "body": body})

@@ -1,7 +1,7 @@
-"""Keeping a study, and keeping one's word: backups, restoring one, and removing what a participant gave.
+"""Backups of a study, their restoration, and a participant's withdrawal.
 
-A backup is one closed file. A restore changes nothing before the backup has been verified, moves what was there aside, and may
-be killed between any two steps: run again, it goes on. Whoever withdrew stays withdrawn, also when an older backup comes back.
+A backup is one closed file. A restore changes nothing before the backup is verified, moves the present database aside, and can
+be run again if it was killed between any two steps. Participants who withdrew stay withdrawn if an older backup is restored.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from evalsuite.people.store import WHOLE, StudyStore
 from evalsuite.people.tables import AnswerRow, RaterRow, SessionRow, TaskRow, WithdrawalRow
 
 DATABASE = "study.sqlite"
-_RESTORED = "study.sqlite.restored"  # the verified copy, until it is in its place
+_RESTORED = "study.sqlite.restored"  # the verified copy, until it replaces the database
 _ASIDE = "before-restore-"
 
 
 @dataclass(frozen=True)
 class Holding:
-    """What a study's file holds."""
+    """The contents of a study's file."""
 
     name: str
     raters: int
@@ -42,16 +42,16 @@ class Holding:
 
 @contextmanager
 def in_use(folder: Path) -> Iterator[None]:
-    """Hold a study's folder while its server runs or its file is exchanged. Raises `UserError` where another process does."""
+    """Lock a study's folder while its server runs or its file is replaced. Raises `UserError` if another process has it."""
     with locked(folder / ".in-use", f"{folder}: the study"):
         yield
 
 
 def holding(file: Path) -> Holding:
-    """Verify a closed file and count what is in it. Raises `UserError` for one that is damaged or does not hold one study."""
+    """Verify a closed file and count its contents. Raises `UserError` for one that is damaged or has not exactly one study."""
     tables = ("rater", "task", "answer")
     try:
-        # immutable: nothing is created beside the file
+        # immutable: SQLite creates no files next to it
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?immutable=1", uri=True)) as db:
             problems = [row[0] for row in db.execute("PRAGMA integrity_check")]
             if problems != ["ok"]:
@@ -59,14 +59,14 @@ def holding(file: Path) -> Holding:
             names = [row[0] for row in db.execute("SELECT name FROM study")]
             counts = [db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
     except (sqlite3.Error, OSError) as error:
-        raise UserError(f"{file}: not a study's database that can be read: {error}") from None
+        raise UserError(f"{file}: not a readable database of a study: {error}") from None
     if len(names) != 1:
-        raise UserError(f"{file}: holds {len(names)} studies where one is needed: {', '.join(sorted(names)) or 'none'}")
+        raise UserError(f"{file}: has {len(names)} studies, expected one: {', '.join(sorted(names)) or 'none'}")
     return Holding(names[0], *counts)
 
 
 def backup(store: StudyStore, target: Path) -> None:
-    """Write the whole database to one closed file that only its owner reads, while the study is in use (SQLite)."""
+    """Write the whole database to one closed file, readable only by its owner; the study may be in use (SQLite)."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     temporary.touch(0o600)
     try:
@@ -82,10 +82,10 @@ def backup(store: StudyStore, target: Path) -> None:
 
 
 def restore(folder: Path, source: Path) -> tuple[Holding, Path | None, list[str]]:
-    """Put a backup in the place of a study's database, or into a folder that has none.
+    """Replace a study's database by a backup, or put the backup into a folder without one.
 
-    Returns what it holds, where the database that was there lies now (None: there was none), and who had withdrawn since the
-    backup was made and was removed from it again.
+    Returns its contents, the folder that the former database was moved to (None: there was none), and the codes of those who
+    withdrew after the backup was made, whose answers were removed from it again.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with in_use(folder):
@@ -98,7 +98,7 @@ def restore(folder: Path, source: Path) -> tuple[Holding, Path | None, list[str]
             for code in again:
                 withdraw(store, code)
         aside = None
-        # The database moves before its log: without the log it would open, and lack the newest answers.
+        # The database is moved before its log: without the log it would open, but lack the newest answers.
         for file in (target, *sorted(folder.glob(f"{DATABASE}-*"))):
             if file.exists():
                 if aside is None:
@@ -110,28 +110,28 @@ def restore(folder: Path, source: Path) -> tuple[Holding, Path | None, list[str]
 
 
 def _copy(source: Path, copy: Path) -> None:
-    """A verified copy of a backup, only for its owner's eyes. Raises `UserError` for a file that is no study's database."""
-    for old in copy.parent.glob(f"{copy.name}*"):  # of a restore that was cut short
+    """Make a verified copy of a backup, readable only by its owner. Raises `UserError` for a file that is no study's."""
+    for old in copy.parent.glob(f"{copy.name}*"):  # of an interrupted restore
         old.unlink()
     copy.touch(0o600)
     try:
         with (
-            closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as held,
+            closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as original,
             closing(sqlite3.connect(copy)) as db,
         ):
-            held.backup(db)  # with what a log beside the file adds to it
+            original.backup(db)  # includes a log next to the file
             db.execute("PRAGMA journal_mode=DELETE")
         holding(copy)
     except sqlite3.Error as error:
         copy.unlink()
-        raise UserError(f"{source}: not a database that can be read: {error}") from None
+        raise UserError(f"{source}: not a readable database: {error}") from None
     except UserError as error:
         copy.unlink()
         raise UserError(str(error).replace(str(copy), str(source))) from None
 
 
 def _withdrawn(database: Path) -> set[str]:
-    """Who withdrew, as far as a study's file can tell. Its log is merged into it."""
+    """The codes of those who withdrew; none if the file cannot be read. Its log is merged into it."""
     with suppress(sqlite3.Error), closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=rw", uri=True)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return {row[0] for row in db.execute("SELECT code FROM withdrawal")}
@@ -139,20 +139,20 @@ def _withdrawn(database: Path) -> set[str]:
 
 
 def withdraw(store: StudyStore, code: str) -> int:
-    """Remove what a participant gave: answers, talks, what they told of themselves, their link and sessions.
+    """Delete a participant's data: answers, talks, profile, link and sessions.
 
-    Returns how many answers there were. A note that somebody with this code withdrew stays. Scores of theirs that a later round
-    shows to others are taken out there. SQLite writes zeros over what is deleted, and its log is emptied.
+    Returns the number of answers. A note that somebody with this code withdrew is kept. Later rounds no longer show their
+    scores to others. SQLite overwrites the deleted data with zeros, and its log is emptied.
     """
     with store.writing() as session:
         rater = session.get(RaterRow, (store.name, code))
         if rater is None:
-            known = session.scalars(select(RaterRow.code).where(RaterRow.study == store.name))
-            raise UserError(f"--rater {code}: nobody has this code: {near(code, known)}")
+            codes = session.scalars(select(RaterRow.code).where(RaterRow.study == store.name))
+            raise UserError(f"--rater {code}: nobody has this code: {near(code, codes)}")
         own = list(session.scalars(select(TaskRow).where(TaskRow.study == store.name, TaskRow.rater == code)))
         for task in own:
             if task.purpose == "item":
-                _take_back(session, store, task)
+                _remove_from_later(session, store, task)
         ids = [task.id for task in own]
         answers = session.scalar(select(func.count()).select_from(AnswerRow).where(AnswerRow.task.in_(ids))) or 0
         session.execute(delete(AnswerRow).where(AnswerRow.task.in_(ids)))
@@ -164,8 +164,8 @@ def withdraw(store: StudyStore, code: str) -> int:
     return answers
 
 
-def _take_back(session: Session, store: StudyStore, task: TaskRow) -> None:
-    """Take a participant's scores of an item out of what others are shown in a later round."""
+def _remove_from_later(session: Session, store: StudyStore, task: TaskRow) -> None:
+    """Remove a participant's scores of an item from the later rounds that show them to others."""
     query = select(AnswerRow.question, AnswerRow.value).where(AnswerRow.task == task.id, AnswerRow.turn == WHOLE)
     scores = {name: value for name, value in session.execute(query)}
     others = select(TaskRow).where(TaskRow.study == store.name, TaskRow.item == task.item, TaskRow.rater != task.rater)
@@ -173,15 +173,15 @@ def _take_back(session: Session, store: StudyStore, task: TaskRow) -> None:
         shown = other.details.get("given", {})
         for name in shown.keys() & scores.keys():
             if scores[name] in shown[name]:
-                left = list(shown[name])
-                left.remove(scores[name])
-                shown = shown | {name: left}
+                remaining = list(shown[name])
+                remaining.remove(scores[name])
+                shown = shown | {name: remaining}
         if shown:
             other.details = other.details | {"given": shown}
 
 
 def forget_replies(calls: Path) -> None:
-    """Empty the file in which replies of supporters wait to be shown: they may repeat what a person said to them."""
+    """Empty the store of supporters' replies, which may repeat what a person said."""
     if not calls.exists():
         return
     with closing(sqlite3.connect(calls, isolation_level=None)) as db:

@@ -19,13 +19,13 @@ from core.tables import fmt
 from evalsuite.people.chat import PROFILE, TALK, profiled, talk_of, talking
 from evalsuite.people.chat import router as talks
 from evalsuite.people.guard import Guard
-from evalsuite.people.pages import TEMPLATES, TaskPage, render, state_of, words
+from evalsuite.people.pages import TEMPLATES, TaskPage, render, words
 from evalsuite.people.progress import progress
 from evalsuite.people.review import LATER, queue
 from evalsuite.people.signed_in import Agreed, Anybody, Database, Input, Nothing, Organiser, Rater, signed_in
 from evalsuite.people.store import LASTS_S, Conflict, RaterAnswer, RefusedAnswer, StudyStore, redacted, trouble
-from evalsuite.people.study import COMMENT, Content, Study
-from evalsuite.people.tables import RaterRow, SessionRow, TaskRow
+from evalsuite.people.study import COMMENT, Content, QuestionKey, Study
+from evalsuite.people.tables import RaterRow, TaskRow
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _STATIC = ("people.css", "people.js", "organiser.js", "talk.js")
@@ -33,7 +33,7 @@ router = APIRouter()
 
 
 class GivenAnswer(Input):
-    """An answer to one question, over the version that the page has."""
+    """An answer to one question; `version`: the one that the page has."""
 
     question: Annotated[str, Field(max_length=200)]
     turn: Annotated[int, Field(ge=0, le=10_000)] | None = None
@@ -45,14 +45,14 @@ class GivenAnswer(Input):
 
 
 class Me(Input):
-    """What a rater settles for themselves."""
+    """A rater's own settings."""
 
     interface: Language | None = None
     consented: Literal[True] | None = None
 
 
 class ForRater(Input):
-    """A rater whose link the organiser makes anew or ends."""
+    """The rater whose link the organiser renews or ends."""
 
     code: Annotated[str, Field(max_length=200)]
 
@@ -64,9 +64,8 @@ def create_app(
     calls: Path | None = None,
     endpoints: Mapping[str, str] = {},
 ) -> FastAPI:
-    """The application for one study. `hosts` are the names that it answers to; `secure` marks cookies for HTTPS alone.
-
-    `calls` is where a study with talks keeps replies, `endpoints` where its supporters answer, beyond what their specs say.
+    """The application for one study. `hosts`: the names that it answers to; `secure`: cookies are sent over HTTPS only;
+    `calls`: the file with replies of a study with talks; `endpoints`: base URLs of its supporters beyond those in their specs.
     """
     life = talking(calls, endpoints) if calls else None
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=life)
@@ -75,37 +74,36 @@ def create_app(
     app.include_router(router)
     app.include_router(talks)
     app.mount("/static", _Static(directory=TEMPLATES), name="static")
-    # A browser gives one host's cookies to all its ports: each study has a name of its own for them.
+    # Browsers send a host's cookies to all its ports, so each study has its own cookie name.
     app.state.cookie = "people-" + digest([redacted(store.url), store.name], 8)
     app.add_middleware(Guard, hosts=hosts, cookie=app.state.cookie)
 
     @app.exception_handler(RefusedAnswer)
     def _refused(request: Request, error: RefusedAnswer) -> Response:
-        return _told(request, error.word, error.status)
+        return _refusal(request, error.word, error.status)
 
     @app.exception_handler(SQLAlchemyError)
     def _failed(request: Request, error: SQLAlchemyError) -> Response:
-        refused = trouble(error)
-        return _told(request, refused.word, refused.status)
+        return _refused(request, trouble(error))
 
     @app.exception_handler(RequestValidationError)
     def _malformed(request: Request, error: RequestValidationError) -> Response:
-        if any(one["loc"][0] == "path" for one in error.errors()):
-            return _told(request, "no_task", 404)
-        long = any(one["type"] == "string_too_long" for one in error.errors())
-        return _told(request, "too_large" if long else "bad_answer", 422)
+        if any(problem["loc"][0] == "path" for problem in error.errors()):
+            return _refusal(request, "no_task", 404)
+        long = any(problem["type"] == "string_too_long" for problem in error.errors())
+        return _refusal(request, "too_large" if long else "bad_answer", 422)
 
     return app
 
 
 class _Static(StaticFiles):
-    """The pages' style and script; templates lie beside them and are not for reading."""
+    """The pages' style and scripts, but not the templates in the same folder."""
 
     def lookup_path(self, path: str) -> tuple[str, Any]:
         return super().lookup_path(path) if path in _STATIC else ("", None)
 
 
-def _told(request: Request, word: str, status: int) -> Response:
+def _refusal(request: Request, word: str, status: int) -> Response:
     """A refusal in words: JSON for scripts, a page for people."""
     rater: RaterRow | None = getattr(request.state, "rater", None)
     language = rater.language if rater else "en"
@@ -116,14 +114,14 @@ def _told(request: Request, word: str, status: int) -> Response:
 
 @router.get("/favicon.ico")
 def icon() -> Response:
-    """None; browsers ask for it where an answer is no page."""
+    """No content, for browsers that ask for an icon where no page names one."""
     return Response(status_code=204)
 
 
 @router.get("/r/{token}")
 @router.get("/o/{token}")
 def enter(request: Request, token: str, store: Database) -> Response:
-    """A link: it opens a session, and leaves the address bar."""
+    """Open a session by a link; the redirect removes the link from the address bar."""
     cookie = store.enter(token)
     if cookie is None:
         raise RefusedAnswer("no_link", 404)
@@ -140,11 +138,12 @@ def enter(request: Request, token: str, store: Database) -> Response:
 def overview(request: Request) -> Response:
     """A rater's tasks, or the organiser's page."""
     session, rater = signed_in(request)
-    if rater is None:
-        return _organisers_page(request, session)
     store, study = request.app.state.store, request.app.state.study
+    values: dict[str, Any] = {"csrf": session.csrf}
+    if rater is None:
+        return HTMLResponse(render("organiser.html", "en", shown=fmt, study=study, progress=progress(store), **values))
     language = rater.language
-    values = {"csrf": session.csrf, "switch": rater.other}
+    values["switch"] = rater.other
     if study.consent and not rater.consented:
         text = study.consent.get(language) or next(iter(study.consent.values()))
         return HTMLResponse(render("consent.html", language, text=text, **values))
@@ -152,13 +151,15 @@ def overview(request: Request) -> Response:
         queue(store)
     tasks = store.tasks(rater.code)
     answers = store.answers([task.id for task in tasks])
-    states = [(task, state_of(task, len(answers.get(task.id, {})))) for task in tasks]
-    following = next((task.id for task, state in states if state != "done"), None)
-    more = study.second_round and not any(task.purpose in LATER for task in tasks)
-    done, begun = sum(state == "done" for _, state in states), any(state != "open" for _, state in states)
-    return HTMLResponse(
-        render("overview.html", language, tasks=states, done=done, begun=begun, next=following, more=more, **values)
-    )
+    states = [(task, "done" if task.submitted else "begun" if answers.get(task.id) else "open") for task in tasks]
+    values |= {
+        "tasks": states,
+        "done": sum(state == "done" for _, state in states),
+        "begun": any(state != "open" for _, state in states),
+        "next": next((task.id for task, state in states if state != "done"), None),
+        "more": study.second_round and not any(task.purpose in LATER for task in tasks),
+    }
+    return HTMLResponse(render("overview.html", language, **values))
 
 
 @router.get("/task/{id}")
@@ -170,13 +171,12 @@ def task_page(request: Request, id: int, rater: Rater, store: Database) -> Respo
     task = store.task(id, rater.code)
     if task.purpose == TALK and not profiled(store, rater.code):
         return RedirectResponse("/", 303)
-    mine = store.tasks(rater.code)
-    places = [one.id for one in mine]
-    place = places.index(id)
+    ids = [own.id for own in store.tasks(rater.code)]
+    place = ids.index(id)
     content = _content(request, task)
-    asked = _asked(request, task, content)
+    keys = _question_keys(request, task, content)
     answers = store.answers([id]).get(id, {})
-    page = TaskPage(study, task, content, answers, rater.language, asked)
+    page = TaskPage(study, task, content, answers, rater.language, keys)
     talk = talk_of(request, task) if task.purpose in (TALK, PROFILE) else None
     return HTMLResponse(
         render(
@@ -184,15 +184,15 @@ def task_page(request: Request, id: int, rater: Rater, store: Database) -> Respo
             rater.language,
             page=page,
             talk=talk,
-            due=bool(talk and talk.due(list(answers))),
+            due=bool(talk and talk.due(answers)),
             csrf=request.state.session.csrf,
             switch=rater.other,
             locked=task.submitted,
             number=place + 1,
-            all=len(mine),
-            before=places[place - 1] if place else None,
-            after=places[place + 1] if place + 1 < len(places) else None,
-            rated=[turn for _, turn in asked if turn is not None],
+            all=len(ids),
+            before=ids[place - 1] if place else None,
+            after=ids[place + 1] if place + 1 < len(ids) else None,
+            rated=[turn for _, turn in keys if turn is not None],
         )
     )
 
@@ -204,21 +204,21 @@ def _content(request: Request, task: TaskRow) -> Content:
     return content
 
 
-def _asked(request: Request, task: TaskRow, content: Content) -> list[tuple[str, int | None]]:
-    """What a task asks for: a talk as far as it has come, a later round what raters differ on."""
+def _question_keys(request: Request, task: TaskRow, content: Content) -> list[QuestionKey]:
+    """The questions of a task: of a talk those so far, of a later round the dimensions that raters differ on."""
     if task.purpose in LATER:
         return [(name, None) for name in task.details["given"]]
     if task.purpose in (TALK, PROFILE):
-        return talk_of(request, task).asked()
+        return talk_of(request, task).question_keys()
     study: Study = request.app.state.study
-    return study.asked(content.dialogue)
+    return study.question_keys(content.dialogue)
 
 
 @router.put("/api/task/{id}/answer")
 def save(request: Request, id: int, given: GivenAnswer, rater: Agreed, store: Database) -> Response:
-    """Save one answer; its new version comes back when it is on the disk."""
+    """Save one answer; returns its new version once it is on the disk."""
     task = store.task(id, rater.code)
-    _check(request.app.state.study, _asked(request, task, _content(request, task)), given)
+    _check(request.app.state.study, _question_keys(request, task, _content(request, task)), given)
     answer = RaterAnswer(given.value, given.choice, given.cannot, given.text)
     try:
         version = store.save(id, rater.code, given.question, given.turn, answer, given.version)
@@ -227,12 +227,12 @@ def save(request: Request, id: int, given: GivenAnswer, rater: Agreed, store: Da
     return JSONResponse({"version": version})
 
 
-def _check(study: Study, asked: Sequence[tuple[str, int | None]], given: GivenAnswer) -> None:
-    """Raise `RefusedAnswer` for what is no answer to the question."""
+def _check(study: Study, keys: Sequence[QuestionKey], given: GivenAnswer) -> None:
+    """Raise `RefusedAnswer` for an answer that does not fit the question, or to a question that the task does not have."""
     ask = study.asks.get(given.question)
-    if given.question == COMMENT or (ask and not ask.scale and (given.question, given.turn) in asked):
+    if given.question == COMMENT or (ask and not ask.scale and (given.question, given.turn) in keys):
         fits = given.turn is None and given.value is None and given.choice is None and not given.cannot
-    elif (given.question, given.turn) not in asked or given.text is not None:
+    elif (given.question, given.turn) not in keys or given.text is not None:
         fits = False
     elif ask and study.chat and study.chat.questionnaire:
         places = range(1, len(study.chat.questionnaire.words(ask, "en")) + 1)
@@ -249,25 +249,24 @@ def _check(study: Study, asked: Sequence[tuple[str, int | None]], given: GivenAn
 
 @router.post("/api/task/{id}/submit")
 def submit(request: Request, id: int, given: Nothing, rater: Agreed, store: Database) -> Response:
-    """Close a task; what is missing comes back where it stays open."""
+    """Close a task; if answers are missing, it stays open and they are returned."""
     task, study = store.task(id, rater.code), request.app.state.study
     if task.purpose == TALK and not talk_of(request, task).ended:
         raise RefusedAnswer("talk_open")
     content = _content(request, task)
-    asked = _asked(request, task, content)
-    missing = store.submit(id, rater.code, study.needed(asked))
+    missing = store.submit(id, rater.code, study.required(_question_keys(request, task, content)))
     if missing:
         page = TaskPage(study, task, content, {}, rater.language, missing)
         names = ", ".join(dict.fromkeys(question.label for question in page.questions))
         message = words(rater.language)["missing"].format(names=names)
         return JSONResponse({"message": message, "missing": missing, "word": "missing"}, 422)
-    following = next((one.id for one in store.tasks(rater.code) if not one.submitted), None)
+    following = next((other.id for other in store.tasks(rater.code) if not other.submitted), None)
     return JSONResponse({"next": "/" if following is None else f"/task/{following}"})
 
 
 @router.post("/api/me")
 def settle(given: Me, rater: Rater, store: Database) -> Response:
-    """The language of the interface, and consent."""
+    """Save the language of the interface, or consent."""
     if fields := given.model_dump(exclude_none=True):
         store.set_rater(rater.code, **fields)
     return JSONResponse({})
@@ -275,7 +274,7 @@ def settle(given: Me, rater: Rater, store: Database) -> Response:
 
 @router.post("/api/leave")
 def leave(given: Nothing, session: Anybody, store: Database) -> Response:
-    """Sign out: the session ends; the link opens another."""
+    """End the session; the link opens another."""
     store.leave(session)
     return JSONResponse({})
 
@@ -283,22 +282,9 @@ def leave(given: Nothing, session: Anybody, store: Database) -> Response:
 # --- the organiser's page -----------------------------------------------------------------------------------------------------
 
 
-def _organisers_page(request: Request, session: SessionRow) -> Response:
-    return HTMLResponse(
-        render(
-            "organiser.html",
-            "en",
-            csrf=session.csrf,
-            study=request.app.state.study,
-            progress=progress(request.app.state.store),
-            shown=fmt,
-        )
-    )
-
-
 @router.post("/api/organiser/link")
 def new_link(request: Request, given: ForRater, session: Organiser, store: Database) -> Response:
-    """A rater's new link; the old one ends."""
+    """A new link for a rater; the old one ends."""
     return JSONResponse({"link": f"{request.base_url}r/{store.new_link(given.code)}"})
 
 
@@ -311,5 +297,5 @@ def revoke(given: ForRater, session: Organiser, store: Database) -> Response:
 
 @router.post("/api/organiser/key")
 def new_key(request: Request, given: Nothing, session: Organiser, store: Database) -> Response:
-    """The organiser's own new link; the old one and sessions elsewhere end."""
+    """A new link for the organiser; the old one and other sessions end."""
     return JSONResponse({"link": f"{request.base_url}o/{store.new_key(session)}"})

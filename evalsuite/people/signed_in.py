@@ -1,4 +1,4 @@
-"""Who asks: a rater or the organiser, by the session's cookie; every change by the form's token besides."""
+"""Authentication: a rater or the organiser, by the session's cookie; for every change, also by the form's token."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from evalsuite.people.tables import RaterRow, SessionRow
 
 
 class Input(BaseModel):
-    """What a page sends; nothing else is taken."""
+    """The body of a page's request; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Nothing(Input):
-    """A request that says all by its address."""
+    """An empty body."""
 
 
 def signed_in(request: Request) -> tuple[SessionRow, RaterRow | None]:
-    found = request.app.state.store.session(request.cookies.get(request.app.state.cookie, ""))
-    if found is None:
+    """The request's session, and its rater (None: the organiser). Raises `RefusedAnswer` without one."""
+    current = request.app.state.store.session(request.cookies.get(request.app.state.cookie, ""))
+    if current is None:
         raise RefusedAnswer("no_session", 401)
-    session, rater = found
-    request.state.session, request.state.rater = session, rater
-    # Every change carries the form's token: a page of another site can send the cookie, but does not know the token.
+    session, rater = request.state.session, request.state.rater = current
+    # Another site's page can send the cookie, but does not know the form's token.
     if request.method != "GET" and not secrets.compare_digest(
         request.headers.get("x-csrf", "").encode(), session.csrf.encode()
     ):
@@ -68,7 +68,7 @@ def _store(request: Request) -> StudyStore:
 
 Rater = Annotated[RaterRow, Depends(_rater)]
 Agreed = Annotated[RaterRow, Depends(_agreed)]
-"""A rater who has agreed to what the study says, where it says anything: nothing is taken from others."""
+"""A rater who has agreed to the study's consent text, if there is one; answers of others are refused."""
 Anybody = Annotated[SessionRow, Depends(_anybody)]
 Organiser = Annotated[SessionRow, Depends(_organiser)]
 Database = Annotated[StudyStore, Depends(_store)]

@@ -1,4 +1,4 @@
-"""What a study's database holds, and how answers get in: saved once, never overwritten unseen, never half-written.
+"""A study's database. Answers are saved exactly once, never overwritten unseen, never half-written.
 
 SQLite (WAL, every commit on the disk before it is acknowledged) or PostgreSQL, by URL.
 """
@@ -23,18 +23,18 @@ from core.errors import UserError, near
 from core.files import digest
 from core.records import Dialogue
 from evalsuite.people.assignment import Person, RaterTask
-from evalsuite.people.study import Content, Items, Study
+from evalsuite.people.study import Content, Items, QuestionKey, Study
 from evalsuite.people.tables import AnswerRow, ItemRow, RaterRow, SessionRow, StudyRow, TableBase, TaskRow, WithdrawalRow
 
 DAY_S = 86_400
 LASTS_S = {"rater": 30 * DAY_S, "organiser": DAY_S}  # of a session; the link opens another
-WHOLE = -1  # the turn of an answer about a whole dialogue: NULLs are not unique
-BUSY_S = 5  # how long a writer waits for another one
+WHOLE = -1  # the turn of an answer about a whole dialogue; NULL would not be unique
+BUSY_S = 5  # a writer's longest wait for another
 
 
 @dataclass(frozen=True)
 class RaterAnswer:
-    """What a rater says to one question; `text` is the comment."""
+    """A rater's answer to one question; `text`: a comment, or an answer in words."""
 
     value: float | None = None
     choice: str | None = None
@@ -46,8 +46,11 @@ class RaterAnswer:
         return self.value is None and self.choice is None and not self.cannot and not self.text
 
 
+Answers = dict[QuestionKey, tuple[RaterAnswer, int]]  # question → answer and version
+
+
 class Conflict(Exception):
-    """The answer was changed in another tab: what it says now, and its version."""
+    """The answer was changed in another tab: its present value and version."""
 
     def __init__(self, answer: RaterAnswer, version: int) -> None:
         super().__init__("changed elsewhere")
@@ -55,7 +58,7 @@ class Conflict(Exception):
 
 
 class RefusedAnswer(Exception):
-    """What cannot be done: a word for the page's texts, and a status."""
+    """A refused request: a key of the pages' texts, and a status."""
 
     def __init__(self, word: str, status: int = 409) -> None:
         super().__init__(word)
@@ -63,17 +66,17 @@ class RefusedAnswer(Exception):
 
 
 def trouble(error: SQLAlchemyError) -> RefusedAnswer:
-    """What a rater is told when the database fails; nothing of the answer was written."""
-    said = str(getattr(error, "orig", error)).lower()
-    if "locked" in said or "busy" in said or "deadlock" in said:
+    """A rater's message for a failure of the database; nothing of the answer was written."""
+    text = str(getattr(error, "orig", error)).lower()
+    if any(sign in text for sign in ("locked", "busy", "deadlock")):
         return RefusedAnswer("database_busy", 503)
-    if "full" in said or "no space" in said or "i/o error" in said or "readonly" in said or "read-only" in said:
+    if any(sign in text for sign in ("full", "no space", "i/o error", "readonly", "read-only")):
         return RefusedAnswer("disk_full", 507)
     return RefusedAnswer("database_down", 503)
 
 
 def hashed(token: str) -> str:
-    """How a secret stands in the database. Tokens have 192 bits: a plain hash cannot be searched."""
+    """A secret's form in the database. A plain hash is enough: tokens have 192 bits and cannot be guessed."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -89,7 +92,7 @@ class StudyStore:
         self.url, self.name = url, study
         self.engine = _engine(url)
         self._writer = self.engine.execution_options(begin="IMMEDIATE")
-        # SQLite's writers are one at a time. Those of this process wait here, where the next one wakes at once: SQLite's own
+        # SQLite allows one writer at a time. Those of this process wait here, where the next one starts at once: SQLite's own
         # waiting sleeps for up to a tenth of a second.
         self._turn: AbstractContextManager[Any] = Lock() if self.engine.dialect.name == "sqlite" else nullcontext()
         TableBase.metadata.create_all(self.engine)
@@ -113,7 +116,7 @@ class StudyStore:
     def create(
         self, study: Study, items: Items, people: Sequence[Person], tasks: Sequence[RaterTask], reviewers: Sequence[Person] = ()
     ) -> tuple[str, dict[str, str]]:
-        """Write the study; returns the organiser's key and each rater's and reviewer's token, which stand nowhere else."""
+        """Write the study; returns the organiser's key and each rater's and reviewer's token, which are stored nowhere else."""
         key, tokens = new_token(), {person.code: new_token() for person in (*people, *reviewers)}
         with self.writing() as session:
             if session.get(StudyRow, self.name) is not None:
@@ -130,9 +133,8 @@ class StudyStore:
                 session.add(RaterRow(study=self.name, revoked=False, consented=False, **fields, **reads))
             session.flush()
             for task in tasks:
-                of_task = {"rater": task.rater, "item": task.item, "place": task.place, "order": task.order}
-                details = dict(task.details)
-                session.add(TaskRow(study=self.name, purpose=task.purpose, details=details, submitted=False, **of_task))
+                fields = vars(task) | {"details": dict(task.details)}
+                session.add(TaskRow(study=self.name, submitted=False, **fields))
         return key, tokens
 
     def study(self) -> Study:
@@ -143,24 +145,24 @@ class StudyStore:
             return Study.model_validate(row.definition)
 
     def names(self) -> list[str]:
-        """Of every study in the database."""
+        """The names of all studies in the database."""
         with self.reading() as session:
             return list(session.scalars(select(StudyRow.name).order_by(StudyRow.name)))
 
     def withdrawals(self) -> list[tuple[str, str]]:
-        """(Code, day) of everybody who withdrew."""
+        """(Code, day) of those who withdrew."""
         with self.reading() as session:
             query = select(WithdrawalRow.code, WithdrawalRow.day).where(WithdrawalRow.study == self.name)
             return [(code, day) for code, day in session.execute(query.order_by(WithdrawalRow.code))]
 
     def contents(self) -> dict[str, Content]:
-        """Item → what it shows."""
+        """Item → its content."""
         with self.reading() as session:
             rows = session.scalars(select(ItemRow).where(ItemRow.study == self.name).order_by(ItemRow.id))
             return {row.id: Content.model_validate(row.content) for row in rows}
 
     def delete(self) -> None:
-        """Remove the study with everything that raters gave."""
+        """Delete the study with all data of its raters."""
         with self.writing() as session:
             session.execute(delete(AnswerRow).where(AnswerRow.task.in_(select(TaskRow.id).where(TaskRow.study == self.name))))
             for table in (TaskRow, SessionRow, RaterRow, ItemRow, WithdrawalRow):
@@ -168,7 +170,7 @@ class StudyStore:
             session.execute(delete(StudyRow).where(StudyRow.name == self.name))
 
     def clear_deleted(self) -> None:
-        """Give back what was deleted: free pages, and SQLite's log. Raises `UserError` while others keep the log busy."""
+        """Free the space of deleted data, also in SQLite's log. Raises `UserError` while others use the log."""
         if self.engine.dialect.name != "sqlite":
             with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
                 connection.exec_driver_sql("VACUUM FULL")
@@ -178,19 +180,19 @@ class StudyStore:
             cursor.execute("VACUUM")
             busy, *_ = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
-            raise UserError(f"{self.name}: deleted, but its log still holds it while the study is read: stop the server")
+            raise UserError(f"{self.name}: deleted, but the data are still in the log while the study is read: stop the server")
 
-    # --- who is there -------------------------------------------------------------------------------------------------------
+    # --- sessions and raters ------------------------------------------------------------------------------------------------
 
     def enter(self, token: str) -> str | None:
-        """The cookie of a new session for a link's token or the organiser's key; None for one that opens nothing."""
-        cookie, print_of, now = new_token(), hashed(token), time.time()
+        """The cookie of a new session for a link's token or the organiser's key; None for an invalid one."""
+        cookie, link, now = new_token(), hashed(token), time.time()
         with self.writing() as session:
             session.execute(delete(SessionRow).where(SessionRow.ends < now))
             study = session.get(StudyRow, self.name)
-            query = select(RaterRow).where(RaterRow.study == self.name, RaterRow.link == print_of, RaterRow.revoked.is_(False))
+            query = select(RaterRow).where(RaterRow.study == self.name, RaterRow.link == link, RaterRow.revoked.is_(False))
             rater = session.scalar(query)
-            organises = study is not None and secrets.compare_digest(study.organiser, print_of)
+            organises = study is not None and secrets.compare_digest(study.organiser, link)
             if rater is None and not organises:
                 return None
             code = None if rater is None else rater.code
@@ -213,7 +215,7 @@ class StudyStore:
         return key
 
     def session(self, cookie: str) -> tuple[SessionRow, RaterRow | None] | None:
-        """Whose cookie this is; None for one that is unknown, has ended, is of another study, or of a revoked link."""
+        """A cookie's session and rater; None for a cookie that is unknown, expired, of another study or of a revoked link."""
         with self.reading() as session:
             row = session.get(SessionRow, hashed(cookie))
             if row is None or row.study != self.name or row.ends < time.time():
@@ -228,23 +230,22 @@ class StudyStore:
             return list(session.scalars(select(RaterRow).where(RaterRow.study == self.name).order_by(RaterRow.code)))
 
     def new_link(self, code: str) -> str:
-        """A rater's new token; the old link and every session of it end."""
+        """A rater's new token; the old link and its sessions end."""
         token = new_token()
-        with self.writing() as session:
-            rater = session.get(RaterRow, (self.name, code))
-            if rater is None:
-                raise RefusedAnswer("no_rater", 404)
-            rater.link, rater.revoked = hashed(token), False
-            session.execute(delete(SessionRow).where(SessionRow.study == self.name, SessionRow.rater == code))
+        self._end_sessions(code, link=hashed(token), revoked=False)
         return token
 
     def revoke(self, code: str) -> None:
-        """End a rater's link and sessions; what they gave stays."""
+        """End a rater's link and sessions; their answers are kept."""
+        self._end_sessions(code, revoked=True)
+
+    def _end_sessions(self, code: str, **fields: Any) -> None:
         with self.writing() as session:
             rater = session.get(RaterRow, (self.name, code))
             if rater is None:
                 raise RefusedAnswer("no_rater", 404)
-            rater.revoked = True
+            for name, value in fields.items():
+                setattr(rater, name, value)
             session.execute(delete(SessionRow).where(SessionRow.study == self.name, SessionRow.rater == code))
 
     def set_rater(self, code: str, **fields: Any) -> None:
@@ -261,40 +262,39 @@ class StudyStore:
             return list(session.scalars(query.order_by(TaskRow.rater, TaskRow.place)))
 
     def task(self, id: int, rater: str) -> TaskRow:
-        """A rater's own task. Raises `RefusedAnswer` for another's, as if it did not exist."""
+        """A rater's own task. Raises `RefusedAnswer` for another rater's, as if it did not exist."""
         with self.reading() as session:
             task = session.get(TaskRow, id) if 0 <= id < 2**31 else None
             if task is None or (task.study, task.rater) != (self.name, rater):
                 raise RefusedAnswer("no_task", 404)
             return task
 
-    def answers(self, tasks: Sequence[int] | None = None) -> dict[int, dict[tuple[str, int | None], tuple[RaterAnswer, int]]]:
-        """Task → (question, turn) → answer and version; of all tasks of the study, or of these."""
+    def answers(self, tasks: Sequence[int] | None = None) -> dict[int, Answers]:
+        """Task → answers; of these tasks, or of all in the study."""
         with self.reading() as session:
             query = select(AnswerRow).join(TaskRow, TaskRow.id == AnswerRow.task).where(TaskRow.study == self.name)
             query = query if tasks is None else query.where(AnswerRow.task.in_(tasks))
-            found: dict[int, dict[tuple[str, int | None], tuple[RaterAnswer, int]]] = {}
+            by_task: dict[int, Answers] = {}
             for row in session.scalars(query):
-                key = (row.question, None if row.turn == WHOLE else row.turn)
-                found.setdefault(row.task, {})[key] = (_answer(row), row.version)
-            return found
+                by_task.setdefault(row.task, {})[_key(row)] = (_answer(row), row.version)
+            return by_task
 
     def save(self, task: int, rater: str, question: str, turn: int | None, answer: RaterAnswer, version: int) -> int:
-        """Save an answer over `version` (0: there is none yet) and return its new version.
+        """Save an answer in place of `version` (0: none yet) and return its new version.
 
-        The same answer again changes nothing and returns the version that it has. Raises `Conflict` where another version was
-        saved meanwhile, and `RefusedAnswer` for another's task and for one that was submitted.
+        The same answer again changes nothing and returns its present version. Raises `Conflict` if another version was saved
+        meanwhile, and `RefusedAnswer` for another rater's task and for a submitted one.
         """
         try:
             with self.writing() as session:
                 return self._save(session, task, rater, question, WHOLE if turn is None else turn, answer, version)
-        except IntegrityError:  # both tabs gave the first answer at once: the other one's stands
+        except IntegrityError:  # two tabs saved the first answer at once, and the other one won
             with self.writing() as session:
                 return self._save(session, task, rater, question, WHOLE if turn is None else turn, answer, version)
 
     def _own(self, session: Session, id: int, rater: str) -> TaskRow:
-        """A rater's own task, which nobody else changes before this transaction ends."""
-        task = session.get(TaskRow, id, with_for_update=True)  # SQLite's writers are one at a time anyway
+        """A rater's own task, locked until this transaction ends."""
+        task = session.get(TaskRow, id, with_for_update=True)  # SQLite has one writer at a time anyway
         if task is None or (task.study, task.rater) != (self.name, rater):
             raise RefusedAnswer("no_task", 404)
         return task
@@ -317,30 +317,30 @@ class StudyStore:
         row.version += 1
         return row.version
 
-    def submit(self, id: int, rater: str, asked: Sequence[tuple[str, int | None]]) -> list[tuple[str, int | None]]:
-        """Close a task to changes; what is still missing, in which case it stays open."""
+    def submit(self, id: int, rater: str, required: Sequence[QuestionKey]) -> list[QuestionKey]:
+        """Close a task to changes, unless answers to required questions are missing, which are returned."""
         with self.writing() as session:
             task = self._own(session, id, rater)
             rows = session.scalars(select(AnswerRow).where(AnswerRow.task == id))
-            given = {(row.question, None if row.turn == WHOLE else row.turn) for row in rows if not _answer(row).empty}
-            missing = [one for one in asked if one not in given]
+            given = {_key(row) for row in rows if not _answer(row).empty}
+            missing = [key for key in required if key not in given]
             if not missing:
                 task.submitted = True
             return missing
 
     def add_tasks(self, tasks: Sequence[tuple[str, str, str, dict[str, Any]]]) -> int:
-        """Add (purpose, rater, item, details) of later rounds, each once; how many were added."""
+        """Add (purpose, rater, item, details) of later rounds, each once; returns the number added."""
         added = 0
         with self.writing() as session:
-            session.get(StudyRow, self.name, with_for_update=True)  # one at a time: two raters may open their pages at once
-            of_study = TaskRow.study == self.name
-            rows = session.execute(select(TaskRow.purpose, TaskRow.item, TaskRow.rater).where(of_study))
-            known = {(purpose, item, rater) for purpose, item, rater in rows}
-            items = {(purpose, item) for purpose, item, _ in known}  # a reviewer's, and a joint one, is one person's
+            session.get(StudyRow, self.name, with_for_update=True)  # a lock: two raters may open their pages at once
+            in_study = TaskRow.study == self.name
+            rows = session.execute(select(TaskRow.purpose, TaskRow.item, TaskRow.rater).where(in_study))
+            present = {(purpose, item, rater) for purpose, item, rater in rows}
+            items = {(purpose, item) for purpose, item, _ in present}  # reviews and joint tasks have one rater per item
             for purpose, rater, item, details in tasks:
-                if (purpose, item, rater) in known if purpose == "again" else (purpose, item) in items:
+                if (purpose, item, rater) in present if purpose == "again" else (purpose, item) in items:
                     continue
-                place = session.scalar(select(func.max(TaskRow.place)).where(of_study, TaskRow.rater == rater))
+                place = session.scalar(select(func.max(TaskRow.place)).where(in_study, TaskRow.rater == rater))
                 fields = {"rater": rater, "item": item, "place": 0 if place is None else place + 1, "order": "ab"}
                 session.add(TaskRow(study=self.name, purpose=purpose, details=details, submitted=False, **fields))
                 session.flush()
@@ -356,6 +356,10 @@ def _answer(row: AnswerRow) -> RaterAnswer:
     return RaterAnswer(row.value, row.choice, row.cannot, row.text)
 
 
+def _key(row: AnswerRow) -> QuestionKey:
+    return row.question, None if row.turn == WHOLE else row.turn
+
+
 def _engine(url: str) -> Engine:
     if not url.startswith("sqlite"):
         return create_engine(url, pool_size=10, max_overflow=20, pool_pre_ping=True)
@@ -363,14 +367,14 @@ def _engine(url: str) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, record: Any) -> None:
-        connection.isolation_level = None  # transactions begin where `_begun` says so
+        connection.isolation_level = None  # transactions are begun by `_begun`
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
             connection.execute(f"PRAGMA {pragma}")
         connection.execute(f"PRAGMA busy_timeout={BUSY_S * 1000}")
 
     @event.listens_for(engine, "begin")
     def _begun(connection: Any) -> None:
-        # A writer that began by reading could not wait for its turn: it takes it at once.
+        # Writers begin with IMMEDIATE: SQLite fails at once, without waiting, if a reader turns into a writer.
         connection.exec_driver_sql("BEGIN " + connection.get_execution_options().get("begin", "DEFERRED"))
 
     return engine
@@ -384,5 +388,5 @@ def redacted(url: str) -> str:
 
 
 def fingerprint(dialogue: Dialogue) -> str:
-    """The content of a dialogue: the same id in two files has to mean the same."""
+    """A hash of a dialogue's content."""
     return digest(dialogue.model_dump(mode="json"))

@@ -42,12 +42,12 @@ class RaterRow(TableBase):
 
     @property
     def language(self) -> Language:
-        """What the pages are in."""
+        """The language of the pages."""
         return self.interface
 
     @property
     def other(self) -> Language:
-        """What the pages may be in instead: English, or from there the rater's own language (Chinese if that is English)."""
+        """The language to switch to: English, or from there the rater's own (Chinese if that is English)."""
         own = self.languages[0] if self.languages[0] != "en" else "zh"
         return own if self.interface == "en" else "en"
 
@@ -62,7 +62,7 @@ class SessionRow(TableBase):
 
 
 class WithdrawalRow(TableBase):
-    """Somebody withdrew, and what they gave is gone."""
+    """A participant who withdrew; their data are deleted."""
 
     __tablename__ = "withdrawal"
     study: Mapped[str] = mapped_column(ForeignKey("study.name", ondelete="CASCADE"), primary_key=True)
@@ -81,7 +81,7 @@ class TaskRow(TableBase):
     order: Mapped[str]
     purpose: Mapped[str]  # item, check, repeat, talk; review, again, joint
     submitted: Mapped[bool] = mapped_column(default=False)
-    details: Mapped[dict[str, Any]] = mapped_column(default=dict)  # a talk's supporter and turns; what a review is asked for
+    details: Mapped[dict[str, Any]] = mapped_column(default=dict)  # a talk's supporter and turns; a review's scores
 
 
 class AnswerRow(TableBase):

@@ -94,9 +94,9 @@ def test_what_cannot_be_made_a_study_is_refused_with_the_reason(
         (rate, "--raters: none"),
         ((*rate, "--raters", "ann=fr"), "no language 'fr'"),
         (("--dialogues", "d.jsonl", "--rubric", "role_play", "--raters", 2), "give --cards FILE or --profiles FILE"),
-        (("--raters", 2), "what is done"),
+        (("--raters", 2), "give --rubric with --dialogues to rate"),
         ((*rate, "--raters", 2, "--set", "questions.a=b"), "leave out --seeker and questions"),
-        ((*rate, "--raters", 2, "--set", "per=turn", "--set", "checks=d.jsonl"), "known scores are of whole dialogues"),
+        ((*rate, "--raters", 2, "--set", "per=turn", "--set", "checks=d.jsonl"), "only for scores of whole dialogues"),
         ((*rate, "--raters", "few"), "--raters few: write a number, or CODE=en,zh"),
         ((*rate, "--raters", 2, "--set", "overlap=0"), "overlap: "),
         ((*rate, "--raters", 2, "--set", "checks=none.jsonl"), "checks"),
@@ -105,7 +105,7 @@ def test_what_cannot_be_made_a_study_is_refused_with_the_reason(
         assert code == 2 and message in error, (options, error)
     monkeypatch.setenv("ESC_EVAL_DATABASE", "nonsense")
     code, error = esc_eval("people", "create", "s", *rate, "--raters", 2)
-    assert code == 2 and "ESC_EVAL_DATABASE: not a URL" in error
+    assert code == 2 and "ESC_EVAL_DATABASE: not the URL" in error
     monkeypatch.delenv("ESC_EVAL_DATABASE")
     code, error = esc_eval("people", "serve", "nowhere")
     assert code == 2 and "esc-eval people create nowhere" in error

@@ -173,9 +173,9 @@ def test_a_talk_needs_consent_and_something_to_rate_it_on(esc_eval: EscEval, tmp
     (tmp_path / "consent.txt").write_text("Yes.")
     model = ("--supporter", "alpha@http://127.0.0.1:9/v1", "--raters", 2)
     for given, message in [
-        (model, "what is the talk rated on"),
+        (model, "talks need a rubric"),
         ((*model, "--rubric", "emoharbor"), "say what they agree to"),
-        ((*model, "--rubric", "role_play", "--consent", "consent.txt"), "rates the seeker, who is the person that talks"),
+        ((*model, "--rubric", "role_play", "--consent", "consent.txt"), "rates the seeker, but here a person is the seeker"),
     ]:
         code, error = esc_eval("people", "create", "s", *given)
         assert code == 2 and message in error and not (tmp_path / "s").exists()

@@ -73,7 +73,7 @@ def test_a_backup_of_a_study_in_use_is_one_closed_file_and_delete_leaves_nothing
     assert key.encode() not in (study / "study.sqlite").read_bytes(), "the database holds hashes"
     assert esc_eval("people", "backup", "s", "--restore", copy) == (0, "")
     code, error = esc_eval("people", "delete", "s")
-    assert code == 2 and "say --yes" in error
+    assert code == 2 and "confirm with --yes" in error
     assert esc_eval("people", "delete", "s", "--yes") == (0, "") and not study.exists()
 
 

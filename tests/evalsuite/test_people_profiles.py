@@ -222,7 +222,7 @@ def judge_shown_it(esc_eval: EscEval, folder: Path) -> None:
         ({"scales": {}}, "no scale"),
         ({"person": {"problem": {"text": {"en": "What?"}, "optional": True}}}, "ask for the problem"),
         ({"mood": {"sad": {"text": {"en": "Sad"}, "trait": "sadness"}}}, "trait 'sadness'"),
-        ({"talk": {"ages": {"text": {"en": "Old?"}}}}, "before.ages: a profile has none"),
+        ({"talk": {"ages": {"text": {"en": "Old?"}}}}, "before.ages: no field of a profile"),
     ],
 )
 def test_a_questionnaire_that_makes_no_profile_is_refused(change: dict[str, object], said: str, tmp_path: Path) -> None:

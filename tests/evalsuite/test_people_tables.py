@@ -23,7 +23,7 @@ def give(store: StudyStore, rater: str, value: float) -> None:
     study, contents = store.study(), store.contents()
     assert study.rubric is not None
     for task in store.tasks(rater):
-        asked = study.asked(contents[task.item].dialogue if task.item in contents else None)
+        asked = study.question_keys(contents[task.item].dialogue if task.item in contents else None)
         for name, turn in asked:
             store.save(task.id, rater, name, turn, RaterAnswer(value), 0)
         assert not store.submit(task.id, rater, asked)

@@ -190,9 +190,9 @@ def answer(folder: Path, value_of: Callable[[Dialogue, str], int]) -> None:
     contents, study = store.contents(), store.study()
     for task in store.tasks():
         shown = contents[task.item].dialogue
-        for name, turn in study.asked():
+        for name, turn in study.question_keys():
             store.save(task.id, task.rater, name, turn, RaterAnswer(value=value_of(shown, name)), 0)
-        assert not store.submit(task.id, task.rater, study.asked())
+        assert not store.submit(task.id, task.rater, study.question_keys())
     store.close()
 
 
@@ -216,7 +216,7 @@ def test_from_suggest_through_a_study_to_the_board(tmp_path: Path, monkeypatch: 
     weights = read_weights([Path("some/weights.csv")])
     assert set(weights) == {dialogue.id for dialogue in chosen} and len(chosen) == 20 and len(set(weights.values())) > 2
     create = ("people", "create", "study", "--dialogues", "some/dialogues.jsonl", "--rubric", "rubric.yaml", "--raters", "2")
-    assert "the export has the weights" in call(*create)
+    assert "the export will have the weights" in call(*create)
     answer(Path("study"), lambda dialogue, _: truth[str(dialogue.supporter)][int(str(dialogue.card_id)[1:])])
     assert "weights.csv: 20" in call("people", "results", "study", "--out", "scored")
     assert read_weights([Path("scored/weights.csv")]) == weights
@@ -234,7 +234,8 @@ def test_from_suggest_through_a_study_to_the_board(tmp_path: Path, monkeypatch: 
     # A further round: nothing twice, and both rounds' weights lie where the board looks for them.
     said = call("people", "suggest", "run", "--budget", "10", "--people", "scored", "--out", "more")
     assert (
-        "10 of 40 dialogues (20 more are scored)" in said and "put more/weights_before.csv in the place of weights.csv" in said
+        "10 of 40 dialogues (20 more are scored)" in said
+        and "replace weights.csv next to the earlier scores with more/weights_before.csv" in said
     )
     more = read_jsonl(Path("more/dialogues.jsonl"), Dialogue, "dialogues")
     assert len(more) == 10 and not {one.id for one in more} & set(weights)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,12 +37,12 @@ def charts(benchmark: Benchmark, results: Sequence[ModelResult], facts: Mapping[
     return [replace(chart, caption=chart.caption + caveat) for chart in made if chart is not None]
 
 
-def _capabilities(results: Sequence[ModelResult]) -> dict[str, list[float]]:
+def _by_label(nodes: Iterable[Node]) -> dict[str, list[float]]:
+    """Label → scores of the nodes that have one."""
     scores: dict[str, list[float]] = {}
-    for result in results:
-        for node in result.root.children:
-            if node.partial is not None:
-                scores.setdefault(node.label, []).append(node.partial)
+    for node in nodes:
+        if node.partial is not None:
+            scores.setdefault(node.label, []).append(node.partial)
     return scores
 
 
@@ -56,57 +56,40 @@ def _boxes(groups: Mapping[str, Sequence[float]], axis: str) -> list[dict[str, A
 
 def _distributions(results: Sequence[ModelResult]) -> Chart | None:
     """Figure 4: the capabilities, and on the right the tasks of the one with the lowest mean, if tasks have scores."""
-    groups = _capabilities(results)
+    capabilities = [node for result in results for node in result.root.children]
+    groups = _by_label(capabilities)
     if not groups:
         return None
     weakest = min(groups, key=lambda name: float(np.mean(groups[name])))
-    tasks: dict[str, list[float]] = {}
-    for result in results:
-        for capability in (node for node in result.root.children if node.label == weakest):
-            for node in capability.walk():
-                if node.layer == "task" and node.partial is not None:
-                    tasks.setdefault(node.label, []).append(node.partial)
+    below = (node for capability in capabilities if capability.label == weakest for node in capability.walk())
+    tasks = _by_label(node for node in below if node.layer == "task")
     layout: dict[str, Any] = {"yaxis": SCORES, "xaxis": {"domain": [0, 0.56 if tasks else 1]}}
+    caption = f"Every point is a model, {len(results)} in total."
     if tasks:
         layout |= {"xaxis2": {"domain": [0.64, 1], "anchor": "y2"}, "yaxis2": {"range": [0, 100], "anchor": "x2"}}
-    n = max(map(len, tasks.values()), default=0)
-    right = f" Right: the tasks of {weakest}, the lowest on average (n = {n} models)." if tasks else ""
-    return Chart(
-        "figure4",
-        "Distribution of scores",
-        f"Every point is a model, {len(results)} in total.{right}",
-        "",
-        {"traces": _boxes(groups, "") + _boxes(tasks, "2"), "layout": layout},
-    )
+        caption += f" Right: the tasks of {weakest}, the lowest on average (n = {max(map(len, tasks.values()))} models)."
+    figure = {"traces": _boxes(groups, "") + _boxes(tasks, "2"), "layout": layout}
+    return Chart("figure4", "Distribution of scores", caption, "", figure)
 
 
 def _by_type(benchmark: Benchmark, results: Sequence[ModelResult], facts: Mapping[str, ModelFacts]) -> Chart | None:
     """Figure 5: means of closed-source and open-source models, with the number of models."""
     traces = []
-    labels = [part.label for part in benchmark.capabilities.values()]
     for number, (key, name) in enumerate(TYPES.items()):
         models = [result for result in results if result.model in facts and facts[result.model].type == key]
-        groups = _capabilities(models)
-        if groups:
-            shown = [label for label in labels if label in groups]
-            means = [float(np.mean(groups[label])) for label in shown]
-            traces.append(
-                {
-                    "type": "bar",
-                    "name": f"{name}, n = {len(models)}",
-                    "x": [_text(label) for label in shown],
-                    "y": means,
-                    "text": [
-                        # With n if it differs from the legend's.
-                        fmt(mean, 1) + (f" (n = {n})" if (n := len(groups[label])) != len(models) else "")
-                        for label, mean in zip(shown, means, strict=True)
-                    ],
-                    "tone": ("accent", "warm")[number],
-                    "textposition": "outside",
-                    "cliponaxis": False,
-                    "marker": {"pattern": {"shape": ("", "/")[number]}},
-                }
-            )
+        groups = _by_label(node for result in models for node in result.root.children)
+        if not groups:
+            continue
+        shown = [part.label for part in benchmark.capabilities.values() if part.label in groups]
+        means = [float(np.mean(groups[label])) for label in shown]
+        # A bar has its own n if that differs from the legend's.
+        sizes = [f" (n = {n})" if (n := len(groups[label])) != len(models) else "" for label in shown]
+        texts = [fmt(mean, 1) + size for mean, size in zip(means, sizes, strict=True)]
+        traces.append(
+            {"type": "bar", "name": f"{name}, n = {len(models)}", "x": [_text(label) for label in shown], "y": means}
+            | {"text": texts, "textposition": "outside", "cliponaxis": False}
+            | {"tone": ("accent", "warm")[number], "marker": {"pattern": {"shape": ("", "/")[number]}}}
+        )
     if not traces:
         return None
     layout = {"barmode": "group", "yaxis": SCORES, "showlegend": True}  # also for a single type: the legend names it and n
@@ -123,28 +106,17 @@ def _by_size(results: Sequence[ModelResult], facts: Mapping[str, ModelFacts]) ->
             families.setdefault(model.family, []).append((model.parameters, total, result.model))
     traces: list[dict[str, Any]] = []
     for name, points in sorted(families.items()):
-        if len({size for size, _, _ in points}) > 1:
-            ordered = sorted(points)
+        sizes, totals, models = zip(*sorted(points), strict=True)
+        if len(set(sizes)) > 1:
             traces.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines+markers",
-                    "name": _text(name),
-                    "x": [p[0] for p in ordered],
-                    "y": [p[1] for p in ordered],
-                    "text": [_text(p[2]) for p in ordered],
-                    "tone": ("accent", "warm", "ink")[len(traces) % 3],
-                    "marker": {"symbol": len(traces), "size": 9},
-                    "hovertemplate": "%{text}: %{y:.2f}, %{x} B<extra></extra>",
-                }
+                {"type": "scatter", "mode": "lines+markers", "name": _text(name), "x": sizes, "y": totals}
+                | {"text": list(map(_text, models)), "hovertemplate": "%{text}: %{y:.2f}, %{x} B<extra></extra>"}
+                | {"tone": ("accent", "warm", "ink")[len(traces) % 3], "marker": {"symbol": len(traces), "size": 9}}
             )
     if not traces:
         return None
-    layout = {
-        "xaxis": {"type": "log", "title": {"text": "parameters, billions"}},
-        "yaxis": {"title": {"text": "total"}},
-        "showlegend": True,
-    }
+    size = {"type": "log", "title": {"text": "parameters, billions"}}
+    layout = {"xaxis": size, "yaxis": {"title": {"text": "total"}}, "showlegend": True}
     caption = "Totals as listed, by model family; many sizes are estimates."
     return Chart("figure6", "Totals by size", caption, "", {"traces": traces, "layout": layout})
 
@@ -167,46 +139,26 @@ def _core(benchmark: Benchmark, results: Sequence[ModelResult]) -> Chart | None:
         return None
     x, y = np.array([p[0] for p in points]), np.array([p[1] for p in points])
     traces: list[dict[str, Any]] = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "x": x.tolist(),
-            "y": y.tolist(),
-            "text": [_text(p[2]) for p in points],
-            "tone": "accent",
-            "marker": {"size": 9},
-            "hovertemplate": "%{text}: %{x:.2f}, %{y:.2f}<extra></extra>",
-            "showlegend": False,
-        }
+        {"type": "scatter", "mode": "markers", "x": x.tolist(), "y": y.tolist(), "tone": "accent", "marker": {"size": 9}}
+        | {"text": [_text(p[2]) for p in points], "hovertemplate": "%{text}: %{x:.2f}, %{y:.2f}<extra></extra>"}
+        | {"showlegend": False}
     ]
-    trend = ""
+    caption = f"Every point is a model, {len(points)} in total; core: the core capabilities with the total's weights."
     if x.std() > 0 and y.std() > 0:
         from scipy.stats import linregress
 
         line = linregress(x, y)
         ends = [float(x.min()), float(x.max())]
+        fitted = [float(line.intercept + line.slope * end) for end in ends]
         traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "x": ends,
-                "y": [float(line.intercept + line.slope * end) for end in ends],
-                "tone": "warm",
-                "line": {"dash": "dash"},
-                "hoverinfo": "skip",
-                "showlegend": False,
-            }
+            {"type": "scatter", "mode": "lines", "x": ends, "y": fitted, "tone": "warm", "line": {"dash": "dash"}}
+            | {"hoverinfo": "skip", "showlegend": False}
         )
-        trend = f" Pearson's r: {_pearson(x, y)}; slope {fmt(float(line.slope))}."
+        caption += f" Pearson's r: {_pearson(x, y)}; slope {fmt(float(line.slope))}."
         if not all(not_below) and len(set(x[not_below])) > 1 < len(set(y[not_below])):
-            trend += f" Without models below the gate r is {_pearson(x[not_below], y[not_below])}."
-    return Chart(
-        "figure7",
-        "Core against foundational capabilities",
-        f"Every point is a model, {len(points)} in total; core: the core capabilities with the total's weights.{trend}",
-        "",
-        {"traces": traces, "layout": {"xaxis": {"title": {"text": "foundational"}}, "yaxis": {"title": {"text": "core"}}}},
-    )
+            caption += f" Without models below the gate r is {_pearson(x[not_below], y[not_below])}."
+    layout = {"xaxis": {"title": {"text": "foundational"}}, "yaxis": {"title": {"text": "core"}}}
+    return Chart("figure7", "Core against foundational capabilities", caption, "", {"traces": traces, "layout": layout})
 
 
 def _pearson(x: Floats, y: Floats) -> str:

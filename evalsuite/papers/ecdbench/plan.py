@@ -239,13 +239,8 @@ def plan_table(benchmark: Benchmark, plan: TaskPlan) -> Table:
         state, how, items = _state(benchmark, plan, key)
         weights = [sum(share for (name, _), share in by_method.items() if name == key) for by_method in shares.values()]
         rows.append((key, state, items, *(100 * weight or None for weight in weights), how))
-    return Table(
-        key="plan",
-        title=f"{benchmark.title}: what would run",
-        columns=("dataset", "state", "items", *(f"% of {target}" for target in shares), "how, or why not"),
-        rows=tuple(rows),
-        notes=tuple(coverage(benchmark, plan)),
-    )
+    columns = ("dataset", "state", "items", *(f"% of {target}" for target in shares), "how, or why not")
+    return Table("plan", f"{benchmark.title}: what would run", columns, tuple(rows), tuple(coverage(benchmark, plan)))
 
 
 def _state(benchmark: Benchmark, plan: TaskPlan, key: str) -> tuple[str, str, int | None]:

@@ -48,17 +48,14 @@ def registry_table(benchmark: Benchmark) -> Table:
 
 
 def metrics_table(benchmark: Benchmark) -> Table:
-    """How every metric is made of items and becomes 0 to 100 (algorithm 2)."""
-    return Table(
-        key="metrics",
-        title=f"{benchmark.title}: metrics, and how they become 0 to 100",
-        columns=("metric", "label", "items", "lowest", "highest", "becomes 0 to 100", "unread answers", "note"),
-        rows=tuple(
-            (name, m.label, m.items, *m.bounds, m.rule, UNREAD.get(m.items, m.unread.replace("_", " ")), m.note)
-            for name, m in benchmark.metrics.items()
-        ),
-        notes=("lowest, highest: raw scores. items: how they make the raw score; all but mean are functions of outcomes.",),
+    """How every metric is computed from items and mapped to 0 to 100 (algorithm 2)."""
+    columns = ("metric", "label", "items", "lowest", "highest", "becomes 0 to 100", "unread answers", "note")
+    rows = tuple(
+        (name, m.label, m.items, *m.bounds, m.rule, UNREAD.get(m.items, m.unread.replace("_", " ")), m.note)
+        for name, m in benchmark.metrics.items()
     )
+    note = "lowest, highest: raw scores. items: how they make the raw score; all but mean are functions of outcomes."
+    return Table("metrics", f"{benchmark.title}: metrics, and how they are mapped to 0 to 100", columns, rows, (note,))
 
 
 def doubts(benchmark: Benchmark) -> list[str]:

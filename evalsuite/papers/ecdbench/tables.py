@@ -174,13 +174,9 @@ def parts_table(benchmark: Benchmark, result: ModelResult, key: str = "capabilit
     reasons = f"No total: {_reasons(result, ' and')}." if result.reasons else ""
     gated = "unknown" if result.gated is None else f"{result.gated:.2f}"
     gate = f"By algorithm 5 the total is {gated} (gate: {gate_of(result)})." if result.gate else ""
-    return Table(
-        key=key,
-        title=f"{benchmark.title}: {result.model}, 0 to 100",
-        columns=("part", "score", "partial [95 % interval]", "share of weights %", "items"),
-        rows=tuple(rows),
-        notes=tuple(filter(None, [reasons or gate, undefined_note([result]), PARTIAL_NOTE])),
-    )
+    columns = ("part", "score", "partial [95 % interval]", "share of weights %", "items")
+    notes = tuple(filter(None, [reasons or gate, undefined_note([result]), PARTIAL_NOTE]))
+    return Table(key, f"{benchmark.title}: {result.model}, 0 to 100", columns, tuple(rows), notes)
 
 
 def undefined_note(results: Sequence[ModelResult]) -> str:

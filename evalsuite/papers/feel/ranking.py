@@ -24,7 +24,7 @@ from core.errors import UserError
 from core.records import Dialogue, Judgement, Preference
 from core.statistics.bootstrap import Floats, estimate, resampled_means
 from core.statistics.means import comparable, exact_mean, means_by
-from core.tables import Estimate, Table
+from core.tables import Cell, Estimate, Table
 from evalsuite.papers.feel.tables import FEEL
 from evalsuite.statistics.coefficients import coefficients
 from evalsuite.statistics.correlation import Pairing, known_dialogue
@@ -158,19 +158,16 @@ def _averaged(values: Floats) -> dict[str, Estimate]:
 
 def ranking_table(rankings: Sequence[Ranking]) -> Table:
     """Table 3 of FEEL (and table 4, with the ensembles without one judge)."""
+    columns = ("scorer", "Spear.", "Kend.", "RMSE", "MAE", "topics", "supporters")
+    rows: list[tuple[Cell, ...]] = []
+    for ranking in rankings:
+        supporters = "–".join(map(str, dict.fromkeys(ranking.supporters)))
+        rows.append((ranking.scorer, *(ranking.figures[name] for name in FIGURES), ranking.topics, supporters))
+    notes = (
+        "Within each topic, then averaged; [95 % percentile bootstrap over topics], n = topics with a defined figure. People: "
+        "wins minus losses over all questions, ties are neither; equal tallies share their mean rank.",
+        "A scorer ranks supporters by their mean over aspects; if scales differ, by the mean of their ranks on them.",
+    )
     return Table(
-        key="feel_ranking",
-        title="Scorers' ranks of the supporters against people's",
-        columns=("scorer", "Spear.", "Kend.", "RMSE", "MAE", "topics", "supporters"),
-        rows=tuple(
-            (e.scorer, *(e.figures[name] for name in FIGURES), e.topics, "–".join(map(str, dict.fromkeys(e.supporters))))
-            for e in rankings
-        ),
-        notes=(
-            "Within each topic, then averaged; [95 % percentile bootstrap over topics], n = topics with a defined figure. "
-            "People: wins minus losses over all questions, ties are neither; equal tallies share their mean rank.",
-            "A scorer ranks supporters by their mean over aspects; if scales differ, by the mean of their ranks on them.",
-        ),
-        section=FEEL,
-        decimals=3,
+        "feel_ranking", "Scorers' ranks of the supporters against people's", columns, tuple(rows), notes, FEEL, decimals=3
     )

@@ -112,14 +112,10 @@ def fit_tables(fitted: Sequence[Weights], rows: Sequence[Row]) -> Iterator[Table
         scorers, aspects = dict.fromkeys(row.scorer for row in part), dict.fromkeys(row.dimension for row in part)
         for name in ("spearman", "kendall"):
             cells = {(row.scorer, row.dimension): getattr(row, name) for row in part}
+            title = f"Judges and ensemble against people ({name}), {language}, {mode} mode"
+            body = tuple((scorer, *(cells.get((scorer, aspect)) for aspect in aspects)) for scorer in scorers)
             yield Table(
-                key=f"feel_{name}_{mode}_{language}",
-                title=f"Judges and ensemble against people ({name}), {language}, {mode} mode",
-                columns=("scorer", *aspects),
-                rows=tuple((scorer, *(cells.get((scorer, aspect)) for aspect in aspects)) for scorer in scorers),
-                notes=(FITTED[mode], NOTE),
-                section=FEEL,
-                decimals=3,
+                f"feel_{name}_{mode}_{language}", title, ("scorer", *aspects), body, (FITTED[mode], NOTE), FEEL, decimals=3
             )
 
 
@@ -133,15 +129,8 @@ def _weight_table(fitted: Sequence[Weights]) -> Table:
     notes = ["Weight: Spearman's correlation over the sum of the judges' (equation 2); negative and undefined ones count 0."]
     if any(row[-1] == "even" for row in rows):
         notes.append("even: no judge of that aspect correlates with people above 0, so all have equal weights.")
-    return Table(
-        key="feel_weights",
-        title="Weights of the judges",
-        columns=("mode", "language", "aspect", "judge", "Spearman", "n", "weight", "by"),
-        rows=tuple(rows),
-        notes=tuple(notes),
-        section=FEEL,
-        decimals=3,
-    )
+    columns = ("mode", "language", "aspect", "judge", "Spearman", "n", "weight", "by")
+    return Table("feel_weights", "Weights of the judges", columns, tuple(rows), tuple(notes), FEEL, decimals=3)
 
 
 # --- band and token probabilities -------------------------------------------------------------------------------------------
@@ -156,9 +145,9 @@ class Cost(Record):
     prompt_tokens: Count
     completion_tokens: Count
 
-    def each(self) -> tuple[float, float, float]:
+    def each(self) -> list[float]:
         """Calls, prompt tokens and completion tokens per dialogue."""
-        return self.calls / self.dialogues, self.prompt_tokens / self.dialogues, self.completion_tokens / self.dialogues
+        return [count / self.dialogues for count in (self.calls, self.prompt_tokens, self.completion_tokens)]
 
 
 def method_table(
@@ -174,29 +163,21 @@ def method_table(
         figures = (len(verdicts), read, off_sum(verdicts), _spread(verdicts))
         rows.append((scorer, language, *figures, *prices.get(scorer, (None, None, None))))
     units = ("calls per dialogue", "prompt tokens per dialogue", "completion tokens per dialogue")
-    return Table(
-        key="feel_methods",
-        title="Rounds of band probabilities and token probabilities",
-        columns=("scorer", "language", "verdicts", "read %", "sum off %", "spread of the rounds", *units),
-        rows=tuple(rows),
-        notes=(
-            "Spread: standard deviation of a dialogue's rounds on an aspect, averaged, [95 % percentile bootstrap over "
-            "dialogues], n = dialogues. Sum off: verdicts whose numbers could be read and do not sum to 1 ± 0.02.",
-            "Costs are per dialogue over all languages of the run.",
-        ),
-        section=FEEL,
+    columns = ("scorer", "language", "verdicts", "read %", "sum off %", "spread of the rounds", *units)
+    notes = (
+        "Spread: standard deviation of a dialogue's rounds on an aspect, averaged, [95 % percentile bootstrap over dialogues], "
+        "n = dialogues. Sum off: verdicts whose numbers could be read and do not sum to 1 ± 0.02.",
+        "Costs are per dialogue over all languages of the run.",
     )
+    return Table("feel_methods", "Rounds of band probabilities and token probabilities", columns, tuple(rows), notes, FEEL)
 
 
 def _spread(judgements: Sequence[Judgement]) -> Estimate:
-    rounds: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for judgement in judgements:
-        if judgement.value is not None:
-            rounds[judgement.dialogue_id, judgement.dimension].append(judgement.value)
+    read = [judgement for judgement in judgements if judgement.value is not None]
     spreads: dict[str, list[float]] = defaultdict(list)
-    for (dialogue, _), values in rounds.items():
-        if len(values) > 1:
-            spreads[dialogue].append(statistics.stdev(values))
+    for (dialogue, _), rounds in group_by(read, lambda judgement: (judgement.dialogue_id, judgement.dimension)).items():
+        if len(rounds) > 1:
+            spreads[dialogue].append(statistics.stdev(judgement.value or 0.0 for judgement in rounds))
     return _mean(spreads)
 
 
@@ -204,8 +185,7 @@ def _mean(values: Mapping[str, Sequence[float]]) -> Estimate:
     """The mean of all numbers, with an interval over dialogues, which are resampled whole; n counts dialogues."""
     if not values:
         return Estimate(None, None, None, 0)
-    sums = np.array([[sum(numbers)] for numbers in values.values()], dtype=np.float64)
-    counts = np.array([[len(numbers)] for numbers in values.values()], dtype=np.float64)
+    sums, counts = (np.array([[f(numbers)] for numbers in values.values()], dtype=np.float64) for f in (sum, len))
     return estimate(float(sums.sum() / counts.sum()), resampled_means(sums, counts)[:, 0], len(values), len(values))
 
 
@@ -226,15 +206,7 @@ def agreement_table(judgements: Sequence[Judgement]) -> Table:
                 gaps = {i: [bands[aspect][i] - tokens[aspect][i]] for i in ids}
                 means = _mean(gaps), _mean({i: [abs(gap)] for i, (gap,) in gaps.items()})
                 rows.append((name, *aspect, correlated(bands[aspect], tokens[aspect], ids)["spearman"], *means))
-    return Table(
-        key="feel_method_agreement",
-        title="Band probabilities against token probabilities",
-        columns=("judge", "language", "aspect", "Spearman", "bands − tokens", "|bands − tokens|"),
-        rows=tuple(rows),
-        notes=(
-            "On the scores of equation 1, in points; [95 % percentile bootstrap over dialogues], n = dialogues that both "
-            "scored.",
-        ),
-        section=FEEL,
-        decimals=3,
-    )
+    columns = ("judge", "language", "aspect", "Spearman", "bands − tokens", "|bands − tokens|")
+    note = "On the scores of equation 1, in points; [95 % percentile bootstrap over dialogues], n = dialogues that both scored."
+    title = "Band probabilities against token probabilities"
+    return Table("feel_method_agreement", title, columns, tuple(rows), (note,), FEEL, decimals=3)

@@ -1,1 +1,1 @@
-"""The papers' own tables: as printed, recomputed, beside ours."""
+"""The papers' own tables: as printed, recomputed, and next to ours."""

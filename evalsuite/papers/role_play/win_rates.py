@@ -268,15 +268,9 @@ def _position(choices: Sequence[Choice], words: Words, title: str) -> Table:
         ]
         stable = rate(twice, lambda both: float(both.verdict == "a"))
         rows.append((annotator, len(part), 100 * len(read) / len(part), len(read) - len(decided), first, stable))
-    return Table(
-        key="position",
-        title=f"{title} (effect of the order shown)",
-        columns=("annotator", "answers", "parse rate %", "ties", "first shown picked %", "same in both orders %"),
-        rows=tuple(rows),
-        notes=(
-            f"First shown picked: share of the decided answers; 50 without a position bias. [{SMOOTHED} over {words.items}].",
-        ),
-    )
+    columns = ("annotator", "answers", "parse rate %", "ties", "first shown picked %", "same in both orders %")
+    note = f"First shown picked: share of the decided answers; 50 without a position bias. [{SMOOTHED} over {words.items}]."
+    return Table("position", f"{title} (effect of the order shown)", columns, tuple(rows), (note,))
 
 
 def _agreement(choices: Sequence[Choice], words: Words, title: str) -> Table:
@@ -292,15 +286,11 @@ def _agreement(choices: Sequence[Choice], words: Words, title: str) -> Table:
             items[ScoredItem(vote.item, outputs[vote.pair])][vote.annotator] = value
         if figures := agreement_on(items):
             rows.append((a, b, figures.people, figures.alpha, figures.kappa, figures.equal))
-    return Table(
-        key="agreement",
-        title=f"{title} (agreement of the annotators)",
-        columns=(words.system, "against", "people", "Krippendorff's alpha", "weighted kappa", "equal"),
-        rows=tuple(rows),
-        notes=(
-            f"{'Degrees' if graded else 'Verdicts (one, tie, other)'} from at least two people; n: pairs of outputs. Alpha is "
-            "ordinal; kappa has quadratic weights and is the mean over pairs of people, weighted by their shared items. Equal: "
-            f"share of pairs of answers. Intervals over {words.items}: 95 % {AGREEMENT}; of shares: {SMOOTHED}. A dash: "
-            "undefined, since nothing varies.",
-        ),
+    columns = (words.system, "against", "people", "Krippendorff's alpha", "weighted kappa", "equal")
+    note = (
+        f"{'Degrees' if graded else 'Verdicts (one, tie, other)'} from at least two people; n: pairs of outputs. Alpha is "
+        "ordinal; kappa has quadratic weights and is the mean over pairs of people, weighted by their shared items. Equal: "
+        f"share of pairs of answers. Intervals over {words.items}: 95 % {AGREEMENT}; of shares: {SMOOTHED}. A dash: undefined, "
+        "since nothing varies."
     )
+    return Table("agreement", f"{title} (agreement of the annotators)", columns, tuple(rows), (note,))

@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from evalsuite.people.store import StudyStore
 
 DATABASE, CALLS, LINKS = "study.sqlite", "calls.sqlite", "links.csv"
-URL = "ESC_EVAL_DATABASE"  # a PostgreSQL database in the place of the file
+URL = "ESC_EVAL_DATABASE"  # the URL of a PostgreSQL database to use instead of the file
 LINK_COLUMNS = ("rater", "languages", "path")
 IN_STUDY = Reads("folder", (f"{DATABASE}*", f"{CALLS}*"), made="`esc-eval people create {path}` makes a study")
 app = Verbs(
     no_args_is_help=True,
     help="Studies in the browser: people score, choose or talk to supporters, by links of their own (extra `people`).\n\n"
-    f"A study is one SQLite file in its folder, or in PostgreSQL where {URL} is set (postgresql+psycopg://USER@HOST/NAME).",
+    f"A study is one SQLite file in its folder, or in PostgreSQL if {URL} is set (postgresql+psycopg://USER@HOST/NAME).",
 )
 app.add("suggest", "evalsuite.people.commands.suggest:suggest_dialogues", "Draw the dialogues that people should rate next.")
-app.add("create", "evalsuite.people.commands.people_create:create", "Make a study: who sees what, and a link for every rater.")
+app.add("create", "evalsuite.people.commands.people_create:create", "Make a study: assign items, and make a link per rater.")
 
 StudyArgument = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's folder."), IN_STUDY]
 
@@ -45,16 +45,16 @@ StudyArgument = Annotated[Path, typer.Argument(metavar="STUDY", help="The study'
 @app.command("serve")
 def serve(
     folder: StudyArgument,
-    host: Annotated[str, typer.Option(help="Address to listen on; loopback only unless you say otherwise.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on. Default: loopback only.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8765,
     url: Annotated[
         list[str] | None,
-        typer.Option(help="Where raters reach the server. Repeat for more. With https, cookies go over HTTPS only."),
+        typer.Option(help="URL at which raters reach the server. Repeat for more. With https, cookies go over HTTPS only."),
     ] = None,
 ) -> None:
     """Serve a study until you stop it (Ctrl-C). It may be stopped and started at any time: every saved answer is on the disk.
 
-    Beyond this machine, put a proxy with HTTPS before it (docs/people.md) and give its --url.
+    To serve other machines, put an HTTPS proxy in front of it (docs/people.md) and give its --url.
     """
     need_people()
     import uvicorn
@@ -66,27 +66,27 @@ def serve(
     for address in url or []:
         if problem := url_problem(address):
             raise UserError(f"--url {address}: {problem}")
-    reached = [urlsplit(address.lower()) for address in url or []]
-    secure = {address.scheme == "https" for address in reached}
+    addresses = [urlsplit(address.lower()) for address in url or []]
+    secure = {address.scheme == "https" for address in addresses}
     if len(secure) > 1:
-        raise UserError("--url: with HTTPS at one address and without it at another: cookies would go over both or neither")
-    if host not in LOOPBACK and not reached:
-        raise UserError(f"--host {host}: say where raters reach the server, too: --url https://NAME")
-    # Two servers on one SQLite file would take turns, and a restore would leave one of them with the old file.
-    alone = nullcontext() if os.environ.get(URL) else in_use(folder)
-    with alone, opened(folder) as store, ExitStack() as servers:
+        raise UserError("--url: some with HTTPS, some without: cookies must use HTTPS for all of them or for none")
+    if host not in LOOPBACK and not addresses:
+        raise UserError(f"--host {host}: also say where raters reach the server: --url https://NAME")
+    # Two servers would take turns with one SQLite file, and after a restore one of them would still use the old file.
+    lock = nullcontext() if os.environ.get(URL) else in_use(folder)
+    with lock, opened(folder) as store, ExitStack() as servers:
         chat, endpoints = store.study().chat, dict[str, str]()
         if chat is not None and (missing := [spec for spec in chat.supporters if spec.endpoint.base_url is None]):
             endpoints = servers.enter_context(Servers(plan_servers(missing, folder / "logs"))).endpoints
         calls = folder / CALLS if chat is not None else None
-        app = create_app(store, LOOPBACK | {str(at.hostname) for at in reached} | {host}, True in secure, calls, endpoints)
+        app = create_app(store, LOOPBACK | {str(at.hostname) for at in addresses} | {host}, True in secure, calls, endpoints)
         console.print(f"study {store.name}: http://{host}:{port}, links in {folder / 'links.csv'}", soft_wrap=True)
         uvicorn.run(
             app,
             host=host,
             port=port,
             http=WholeRequests,
-            # Nobody else's word counts on where a request is from; a proxy is named so.
+            # By default, no proxy is trusted to say where a request comes from.
             forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", ""),
             log_level="warning",
             access_log=False,  # links are secrets
@@ -100,7 +100,7 @@ def results(
     folder: StudyArgument,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Write what people gave as records to this folder."),
+        typer.Option("--out", help="Write the answers as records to this folder."),
         Writes(
             (
                 "dialogues.jsonl",
@@ -120,19 +120,18 @@ def results(
     ] = None,
     without_comments: Annotated[bool, typer.Option("--without-comments", help="Leave comments out.")] = False,
     unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="Also answers of dialogues that are not submitted yet.")
+        bool, typer.Option("--unfinished", help="Include answers on dialogues that are not submitted yet.")
     ] = False,
 ) -> None:
-    """Say how far every rater is, attention checks, repeated items and agreement so far; with --out, write what people gave.
+    """Show raters' progress, attention checks, repeated items and agreement so far; with --out, write the answers as records.
 
     `agree` and `leaderboard` read OUT/scores.jsonl, `paper pairwise` preferences.jsonl and choices.csv.
 
-    After a second round, final.jsonl holds everybody's score then, and accepted.jsonl the means; scores.jsonl stays the
-    first round's. Where there are reviewers, accepted.jsonl holds their score where raters lie more than a point apart, else
-    the raters' mean.
-    profiles.jsonl (for `esc-eval run --set profiles=…`) and moods.csv are there where people told of themselves.
-    weights.csv is there where `people suggest` drew the dialogues: `leaderboard --people` weighs the scores beside it by it.
-    control.csv holds repeated items, attention checks, reviews and what could not be judged: none of it is among the scores.
+    After a second round, final.jsonl has everybody's final score, accepted.jsonl the means, and scores.jsonl still the first
+    round. With reviewers, accepted.jsonl has the reviewer's score if raters are more than a point apart, else the raters' mean.
+    profiles.jsonl (for `esc-eval run --set profiles=…`) and moods.csv are written if people were asked about themselves,
+    weights.csv if `people suggest` drew the dialogues: `leaderboard --people` weights the scores next to it. control.csv has
+    repeated items, attention checks, reviews and answers "cannot judge", which are not among the scores.
     """
     need_people()
     from evalsuite.people.export import write_export
@@ -142,7 +141,7 @@ def results(
     with opened(folder) as store:
         if out is None:
             if without_comments or unfinished:
-                raise UserError("--without-comments, --unfinished: they are about the records: give --out FOLDER, too")
+                raise UserError("--without-comments, --unfinished: only for records: also give --out FOLDER")
             for table in progress(store).tables():
                 to_console(table, console)
             return
@@ -155,7 +154,7 @@ def results(
             if final.waiting:
                 console.print(f"{len(final.waiting)} scores wait for the second round and are not accepted yet")
             if final.still_apart:
-                console.print(f"{len(final.still_apart)} scores still lie more than a point apart; their mean is accepted")
+                console.print(f"{len(final.still_apart)} scores are still more than a point apart; their mean is accepted")
         if any(row.reviewer for row in store.raters()):
             reviewed = settled(store)
             console.print(f"{out / 'accepted.jsonl'}: {write_jsonl(out / 'accepted.jsonl', reviewed.accepted)}", soft_wrap=True)
@@ -168,18 +167,18 @@ def results(
 def backup(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="STUDY", help="The study's folder; where a backup is put back, it may be a new one."),
+        typer.Argument(metavar="STUDY", help="The study's folder; a new one can be given with --restore."),
         Writes((f"{DATABASE}*",)),
     ],
     to: Annotated[MaybeOutFile, typer.Option(help="File to write; the study may be in use.")] = None,
     restore: Annotated[
-        MaybeFile, typer.Option(metavar="FILE", help="Put back a file that --to wrote; stop the server first.")
+        MaybeFile, typer.Option(metavar="FILE", help="Restore a file written with --to; stop the server first.")
     ] = None,
 ) -> None:
-    """Write a study's database to one closed file that only you can read, also while people work; or put such a file back.
+    """Back up a study's database to one closed file that only you can read, also while people work; or restore such a file.
 
-    The file is verified before anything changes, and what is there now is kept in STUDY/before-restore-N. Whoever withdrew
-    since the backup was made is removed from it again. If this is cut short, run it again.
+    The file is verified before anything changes, and the present database is kept in STUDY/before-restore-N. Those who withdrew
+    since the backup was made are removed from it again. If a restore is interrupted, run it again.
     """
     need_people()
     from evalsuite.people import keeping
@@ -187,7 +186,7 @@ def backup(
     if os.environ.get(URL):
         raise UserError(f"{URL}: PostgreSQL has tools for this: pg_dump, pg_restore")
     if (to is None) == (restore is None):
-        raise UserError("give --to FILE to write a backup, or --restore FILE to put one back")
+        raise UserError("give --to FILE to write a backup, or --restore FILE to restore one")
     if to is not None:
         with opened(folder) as store:
             if to.exists():
@@ -199,11 +198,11 @@ def backup(
         contents, aside, withdrawn = keeping.restore(folder, restore)
         console.print(f"restored: {contents}", soft_wrap=True)
         if aside:
-            console.print(f"what was there before: {aside}", soft_wrap=True)
+            console.print(f"the former database: {aside}", soft_wrap=True)
         for code in withdrawn:
             console.print(f"{code} withdrew after this backup was made: their answers are removed from it again")
         if not (folder / LINKS).exists():
-            console.print(f"{LINKS} is not here: links that were sent still work; if the organiser's is lost, so is that page")
+            console.print(f"{LINKS} is not here: sent links still work, but without the organiser's link its page is lost")
 
 
 @app.command("delete")
@@ -211,20 +210,20 @@ def delete(
     folder: StudyArgument,
     rater: Annotated[
         str | None,
-        typer.Option("--rater", metavar="CODE", help="Delete only what this participant gave, who withdraws from the study."),
+        typer.Option("--rater", metavar="CODE", help="Delete only the data of this participant, who withdraws from the study."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Really delete it.")] = False,
 ) -> None:
-    """Delete a study: its answers, comments, raters and links; or, with --rater, one participant's.
+    """Delete a study: its answers, comments, raters and links; or, with --rater, one participant's data.
 
-    Of somebody who withdraws, answers, talks, profile, link and sessions go, and a note that they withdrew stays. Exports and
-    backups that you made before are yours to delete.
+    For a participant, answers, talks, profile, link and sessions are deleted, and a note that they withdrew is kept. Earlier
+    exports and backups are yours to delete.
     """
     need_people()
     from evalsuite.people.keeping import forget_replies, withdraw
 
     if not yes:
-        raise UserError(f"{folder}: what {rater or 'everybody'} gave is deleted for good: say --yes")
+        raise UserError(f"{folder}: this deletes the data of {rater or 'everybody'} for good: confirm with --yes")
     with opened(folder) as store:
         store.study()
         if rater is None:
@@ -239,40 +238,40 @@ def delete(
             links.chmod(0o600)
         console.print(f"{rater}: {answers} answers, talks, link and sessions deleted")
         if kept := sorted(path.name for path in folder.glob("before-restore-*")):
-            console.print(f"kept by restores, and still with what {rater} gave: {', '.join(kept)}", soft_wrap=True)
+            console.print(f"kept by restores, and still with the data of {rater}: {', '.join(kept)}", soft_wrap=True)
         return
     for file in [*folder.glob(f"{DATABASE}*"), *folder.glob(f"{CALLS}*"), folder / LINKS, folder / ".in-use"]:
         file.unlink(missing_ok=True)
-    for made in [folder / "logs", *folder.glob("before-restore-*")]:
-        shutil.rmtree(made, ignore_errors=True)
+    for subfolder in [folder / "logs", *folder.glob("before-restore-*")]:
+        shutil.rmtree(subfolder, ignore_errors=True)
     if not any(folder.iterdir()):
         folder.rmdir()
     console.print(f"{folder}: deleted", soft_wrap=True)
 
 
 def need_people() -> None:
-    """Raise `UserError` where what studies need is not installed."""
+    """Raise `UserError` if the packages for studies are not installed."""
     need_modules("fastapi", "uvicorn", "sqlalchemy", purpose="studies in the browser")
 
 
 @contextmanager
 def opened(folder: Path, make: bool = False) -> Iterator[StudyStore]:
-    """A study's database: the file in its folder, or where `ESC_EVAL_DATABASE` says. Raises `UserError` where there is none."""
+    """A study's database: the file in its folder, or `ESC_EVAL_DATABASE`. Raises `UserError` if there is none."""
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
     from evalsuite.people.store import StudyStore, redacted
 
     if make:
-        folder.mkdir(0o700, parents=True, exist_ok=True)  # the links are in it; a folder that was there keeps its mode
+        folder.mkdir(0o700, parents=True, exist_ok=True)  # private, for the links; an existing folder keeps its mode
     database = os.environ.get(URL)
     own = not database
     if not database:
         if make:
             (folder / DATABASE).touch(0o600)
-        if not make and not (folder / DATABASE).exists():
+        elif not (folder / DATABASE).exists():
             raise UserError(
                 f"{folder}: no study in it: `esc-eval people create {folder}` makes one, `esc-eval people backup {folder} "
-                f"--restore FILE` puts a backup there (also where that was cut short); or set {URL} if it is in PostgreSQL"
+                f"--restore FILE` restores a backup (also after an interruption); or set {URL} if it is in PostgreSQL"
             )
         database = f"sqlite:///{folder / DATABASE}"
     try:
@@ -281,6 +280,6 @@ def opened(folder: Path, make: bool = False) -> Iterator[StudyStore]:
                 store.name = names[0]  # the folder may have been renamed
             yield store
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
-        raise UserError(f"{URL}: not a URL of a database that can be used: {error}") from None
+        raise UserError(f"{URL}: not the URL of a usable database: {error}") from None
     except SQLAlchemyError as error:
         raise UserError(f"{redacted(database)}: {getattr(error, 'orig', None) or error}") from None

@@ -1,10 +1,10 @@
-"""`esc-eval people create`: what raters see and are asked, the supporters that they talk to, and who they are."""
+"""`esc-eval people create`: a study's items, questions, supporters to talk to, and raters."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from pydantic import Field, ValidationError
@@ -15,7 +15,7 @@ from core.languages import PAPER_LANGUAGES, in_order, words
 from core.names import composed
 from core.options import SetOption, console, name_and_value
 from core.paths import IN_FILE, MaybeFile, MaybeFiles, MaybeModels, MaybeName, Reads, Writes
-from core.records import Dialogue, Language
+from core.records import Language
 from core.rubrics import Rubric, flat_rubric
 from core.settings import Settings
 from core.specs import load_spec
@@ -42,40 +42,40 @@ from evalsuite.statistics.summary import seeker_of
 
 
 class StudyConfig(Settings):
-    """What describes a study (`configs/people`); rubric and supporters that the command line names go before these."""
+    """A study's config (`configs/people`); --rubric and --supporter override its fields."""
 
     rubric: str | None = None
-    """What dialogues are rated on: a rubric's name or file. Without one, people choose between two."""
+    """The rubric for ratings: a name or file. Without one, people choose between two dialogues."""
     per: Per = "dialogue"
-    """What is rated: every dialogue, or every turn of who is rated."""
+    """The unit of rating: a dialogue, or a turn of the rated side."""
     questions: dict[str, str] = Field(default={})
-    """Questions about the two, by name. Default: which is better, or for seekers, which is more like a real person."""
+    """Questions about two dialogues, by name. Default: which is better, or for seekers, which is more like a real person."""
     overlap: int = Field(2, ge=1)
-    """How many people see each item."""
+    """Raters per item."""
     repeats: int = Field(0, ge=0)
     """Items that each rater sees again, unannounced."""
     checks: Annotated[str | None, IN_FILE] = None
-    """Attention checks: HumanScore records (CSV or JSONL) of some of the dialogues, with the score that whoever reads them
-    gives. Every rater sees them; they are reported and not exported as scores."""
+    """Attention checks: HumanScore records (CSV or JSONL) of some of the dialogues, with the scores that an attentive rater
+    gives. Every rater sees them; they are reported, but not exported as scores."""
     reviewers: int = Field(0, ge=0)
-    """People who decide where raters of a dialogue lie more than a point apart: their page fills as raters submit."""
+    """People who decide if raters of a dialogue are more than a point apart: their page fills as raters submit."""
     second_round: bool = False
-    """Once all have submitted, whoever's score stands out scores again, and what is contested otherwise is reviewed jointly
+    """Once all have submitted, raters whose score stands out score again, and other contested scores are reviewed jointly
     (FEEL, section 3.2)."""
     thoughts: bool = False
-    """Show what seekers thought, where the dialogues have it."""
+    """Show seekers' thoughts, if the dialogues have them."""
     seed: int = 0
-    """Draws who sees what, and in which order."""
+    """Seed of the assignment and orders of items."""
     supporters: list[str] = Field(default=[])
     """The models that people talk to."""
     least: int = 3
-    """Exchanges after which a talk may be rated."""
+    """Exchanges before a talk may be rated."""
     most: int = 15
-    """Exchanges after which it ends."""
+    """Exchanges after which a talk ends."""
     rate_after: list[int] = Field(default=[])
-    """Exchanges after which it is rated in the middle."""
+    """Exchanges after which a talk is rated midway."""
     questionnaire: Questionnaire | None = None
-    """What people tell of themselves."""
+    """Questions to people about themselves."""
 
 
 def create(
@@ -86,12 +86,12 @@ def create(
     ],
     config: Annotated[
         MaybeFile,
-        typer.Option(help="What describes the study (configs/people); --set changes a field, or says it without a file."),
+        typer.Option(help="The study's config (configs/people); --set changes a field, also without a file."),
     ] = None,
     dialogues: Annotated[
         MaybeFiles,
         typer.Option(
-            help="Dialogue records (JSONL). Repeat for more. Beside what `people suggest` drew lie its weights: they are kept."
+            help="Dialogue records (JSONL). Repeat for more. Weights that `people suggest` wrote next to them are kept."
         ),
     ] = None,
     rubric: Annotated[
@@ -101,7 +101,7 @@ def create(
         list[str] | None,
         typer.Option(
             metavar="NAME=PLACE",
-            help="Choose between seekers on one card or profile: a run folder or JSONL file each. Twice or more. (With "
+            help="Choose between seekers on the same card or profile: a run folder or JSONL file each, at least two. (With "
             "--dialogues, the choice is between supporters.)",
         ),
         Reads("place", ("dialogues.jsonl", "cards.jsonl", "profiles.jsonl"), labelled=True),
@@ -115,26 +115,26 @@ def create(
         ),
     ] = None,
     cards: Annotated[
-        MaybeFiles, typer.Option(help="Role cards: shown where the seeker is rated, played by who talks. Repeat for more.")
+        MaybeFiles, typer.Option(help="Role cards: shown if seekers are rated, played in talks. Repeat for more.")
     ] = None,
     profiles: Annotated[
-        MaybeFiles, typer.Option(help="Profiles: shown where the seeker is rated, played by who talks. Repeat for more.")
+        MaybeFiles, typer.Option(help="Profiles: shown if seekers are rated, played in talks. Repeat for more.")
     ] = None,
     raters: Annotated[
         list[str] | None,
         typer.Option(
             metavar="N|CODE=en,zh",
-            help="How many raters, who read every language of the study; or one by a code of your own, and what they read. "
+            help="Number of raters who read every language of the study; or a rater by your own code, with their languages. "
             "Repeat for more.",
         ),
     ] = None,
     consent: Annotated[MaybeFile, typer.Option(help="Text that a rater has to agree to first (UTF-8).")] = None,
     settings: SetOption = None,
 ) -> None:
-    """Make a study: who sees what is drawn now, and every rater gets a link.
+    """Make a study: assign items to raters, and make a link for every rater.
 
-    The links and the organiser's key are written to STUDY/links.csv and are nowhere else: the database holds only their
-    hashes. Raters see neither models nor who else rates; each has an order of their own. Example:
+    Only STUDY/links.csv has the links and the organiser's key: the database has their hashes. Raters see neither models nor
+    other raters; each has an order of their own. Example:
 
     esc-eval people create studies/first --dialogues runs/demo/dialogues.jsonl --rubric esc_eval_human --raters 4
     """
@@ -145,24 +145,24 @@ def create(
         raise UserError("second_round, reviewers: either the raters score again, or reviewers decide: leave out one")
     if design.supporters:
         if rules is None:
-            raise UserError("--supporter: what is the talk rated on? Give --rubric")
+            raise UserError("--supporter: talks need a rubric to be rated on: give --rubric")
         if dialogues or design.checks:
-            raise UserError("--supporter: people talk, nothing is shown to them: leave out --dialogues and checks")
+            raise UserError("--supporter: people talk and are shown no dialogues: leave out --dialogues and checks")
         if consent is None:
-            raise UserError("--supporter: people tell of themselves to a model: say what they agree to (--consent FILE)")
+            raise UserError("--supporter: people will tell a model about themselves: say what they agree to (--consent FILE)")
         items, definition = _talks(design, rules, cards or [], profiles or [])
     elif rules is not None:
         if seeker or design.questions:
-            raise UserError("--rubric: dialogues are rated, or two of them compared: leave out --seeker and questions")
+            raise UserError("--rubric: dialogues are either rated or compared: leave out --seeker and questions")
         items, definition = _ratings(design, rules, dialogues or [], cards or [], profiles or [])
     else:
         if design.checks or design.per != "dialogue":
-            raise UserError("checks, per: they belong to ratings: give --rubric, or leave them out")
+            raise UserError("checks, per: only for ratings: give --rubric, or leave them out")
         items, definition = _choices(design, dialogues or [], seeker or [], cards or [], profiles or [])
-    agreed = {} if consent is None else dict.fromkeys(PAPER_LANGUAGES, read_text(consent, "text").strip())
+    consents = {} if consent is None else dict.fromkeys(PAPER_LANGUAGES, read_text(consent, "text").strip())
     definition |= design.model_dump(include={"overlap", "repeats", "thoughts", "second_round", "seed"})
     try:
-        study = Study.model_validate({"name": folder.resolve().name, "consent": agreed} | definition)
+        study = Study.model_validate({"name": folder.resolve().name, "consent": consents} | definition)
     except ValidationError as error:
         raise UserError(f"STUDY: {explain(error)}") from None
     languages = [item.language for item, _ in items] or (list(rules.languages) if rules else [])
@@ -173,7 +173,7 @@ def create(
     else:
         tasks = assign(shown, people, design.overlap, design.repeats, design.seed)
     if design.reviewers and (study.kind != "rate" or study.per != "dialogue"):
-        raise UserError("reviewers: they decide about scores of whole dialogues: leave it out here")
+        raise UserError("reviewers: only for scores of whole dialogues: leave it out here")
     reviewers = raters_of([str(design.reviewers)], languages, "reviewer") if design.reviewers else []
     with opened(folder, make=True) as store:
         key, tokens = store.create(study, items, people, tasks, reviewers)
@@ -186,7 +186,7 @@ def create(
     links.chmod(0o600)
     console.print(f"{study.name}: {len(items)} items, {len(people)} raters, {len(tasks)} tasks")
     if study.weights:
-        console.print("drawn by `people suggest`: the export has the weights; have all of them scored")
+        console.print("drawn by `people suggest`: the export will have the weights; have all dialogues scored")
     console.print(f"links: {links} (put the server's address before each; they are secrets)", soft_wrap=True)
     console.print(f"next: esc-eval people serve {folder}", soft_wrap=True)
 
@@ -196,11 +196,11 @@ def _ratings(
 ) -> tuple[Items, dict[str, Any]]:
     """Dialogues to rate, with the expected scores of the attention checks among them, and the weights of a draw."""
     if not dialogue_files:
-        raise UserError("--dialogues: none given: what is rated?")
+        raise UserError("--dialogues: none given to rate")
     if design.checks and design.per == "turn":
-        raise UserError("checks: the known scores are of whole dialogues: leave them out, or rate per dialogue")
+        raise UserError("checks: only for scores of whole dialogues: leave them out, or rate per dialogue")
     if rules.rates == "seeker" and not cards and not profiles:
-        raise UserError(f"--rubric {rules.name} rates the seeker against who it plays: give --cards FILE or --profiles FILE")
+        raise UserError(f"--rubric {rules.name} rates how the seeker plays a person: give --cards FILE or --profiles FILE")
     dialogues = read_dialogues(dialogue_files)
     played = load_played(cards, profiles)
     own = [Path(design.rubric)] if design.rubric and design.rubric.endswith((".yaml", ".yml")) else []
@@ -209,11 +209,11 @@ def _ratings(
     if wrong := [score for score in checks if score.rubric != rules.name or score.turn is not None]:
         raise UserError(f"checks: {design.checks}: {wrong[0].dialogue_id}: only scores of whole dialogues on {rules.name}")
     items, expected = rated_items(dialogues, rules, played, checks)
-    weights = read_weights(found := weights_beside(dialogue_files))
-    if found and (apart := sorted(weights.keys() ^ {content.dialogue.id for _, content in items})):
+    weights = read_weights(files := weights_beside(dialogue_files))
+    if files and (unmatched := sorted(weights.keys() ^ {content.dialogue.id for _, content in items})):
         raise UserError(
-            f"{found[0]}: dialogue_id: {apart[0]} is in it or among --dialogues, and not in both: give what one draw of "
-            "`people suggest` wrote, or move the file away if these dialogues were not drawn"
+            f"{files[0]}: dialogue_id: {unmatched[0]} is in it or among --dialogues, but not in both: give the files of a "
+            "single `people suggest`, or move this file away if the dialogues were not drawn"
         )
     return items, {"kind": "rate", "rubric": rules, "per": design.per, "expected": expected, "weights": weights}
 
@@ -223,36 +223,33 @@ def _choices(
 ) -> tuple[Items, dict[str, Any]]:
     """Pairs of dialogues to choose from, and the questions about them."""
     if bool(dialogue_files) == bool(seekers):
-        raise UserError("what is done: --rubric with --dialogues to rate, --dialogues or --seeker (twice) to compare")
+        raise UserError("give --rubric with --dialogues to rate, or --dialogues or --seeker (twice) to compare")
     questions = {name: dict.fromkeys(PAPER_LANGUAGES, text) for name, text in design.questions.items()}
     if seekers:
         field = read_field(seekers, cards, None, profile_files=profiles)
         pairs = [(pair.a, pair.b) for pair in pairs_of(field)[0]]
         systems = {dialogue.id: seeker_of(dialogue) for dialogue in field.dialogues}
-        people_played = {card.id: card for card in field.cards.values()}
-        played = {dialogue.id: played_text(dialogue, people_played) for pair in pairs for dialogue in pair}
-        asked = questions or {QUESTION: _asks("closer", pairs)}
-        return compared_items(pairs, systems, played), {"kind": "choose", "questions": asked}
-    dialogues = read_dialogues(dialogue_files)
-    check_unique("--dialogues", (dialogue.id for dialogue in dialogues), "dialogue ids")
-    couples = list(pairs_of_supporters(dialogues))
-    if not couples:
-        raise UserError("--dialogues: no two supporters spoke on the same card, profile or situation: nothing to compare")
-    supporters: dict[str, str] = {dialogue.id: dialogue.supporter or dialogue.source for dialogue in dialogues}
-    asked = questions or {"better": _asks("better", couples)}
-    return compared_items(couples, supporters, {}), {"kind": "choose", "questions": asked}
-
-
-def _asks(question: Literal["better", "closer"], pairs: Sequence[tuple[Dialogue, Dialogue]]) -> dict[Language, str]:
-    """One of the two questions in the languages of the pairs, and in those of the pages."""
-    return {language: words(language)[question] for language in in_order([*PAPER_LANGUAGES, *(a.language for a, _ in pairs)])}
+        people = {card.id: card for card in field.cards.values()}
+        played = {dialogue.id: played_text(dialogue, people) for pair in pairs for dialogue in pair}
+        name, question = QUESTION, "closer"
+    else:
+        dialogues = read_dialogues(dialogue_files)
+        check_unique("--dialogues", (dialogue.id for dialogue in dialogues), "dialogue ids")
+        pairs = list(pairs_of_supporters(dialogues))
+        if not pairs:
+            raise UserError("--dialogues: no two supporters spoke on the same card, profile or situation: nothing to compare")
+        systems, played = {dialogue.id: dialogue.supporter or dialogue.source for dialogue in dialogues}, {}
+        name = question = "better"
+    languages = in_order([*PAPER_LANGUAGES, *(a.language for a, _ in pairs)])
+    questions = questions or {name: {language: words(language)[question] for language in languages}}
+    return compared_items(pairs, systems, played), {"kind": "choose", "questions": questions}
 
 
 def _talks(design: StudyConfig, rules: Rubric, cards: list[Path], profiles: list[Path]) -> tuple[Items, dict[str, Any]]:
-    """Who is played in the talks, if anybody, and the supporters."""
+    """The cards or profiles played in the talks, if any, and the supporters."""
     specs = [load_spec(name) for name in design.supporters]
     if agents := [spec.name for spec in specs if spec.endpoint.kind == "agent"]:
-        raise UserError(f"--supporter {agents[0]}: people talk to chat models; an agent plays dialogues of `esc-eval run`")
+        raise UserError(f"--supporter {agents[0]}: people talk to chat models; an agent only works in `esc-eval run`")
     check_unique("--supporter", (spec.name for spec in specs), "supporters")
     items = played_items(load_played(cards, profiles))
     if items and design.questionnaire:
@@ -262,19 +259,19 @@ def _talks(design: StudyConfig, rules: Rubric, cards: list[Path], profiles: list
 
 
 def raters_of(given: Sequence[str], languages: Sequence[Language], prefix: str = "r") -> list[Person]:
-    """As many raters as the numbers say, who read all the languages, and those with a code of their own."""
+    """The raters of --raters: so many who read all languages, and those with codes and languages of their own."""
     count = sum(int(text) for text in given if text.isdecimal())
-    every, known = tuple(in_order(languages)), in_order([*PAPER_LANGUAGES, *languages])
-    people = [Person(f"{prefix}{number:02d}", every) for number in range(1, count + 1)]
+    allowed = in_order([*PAPER_LANGUAGES, *languages])
+    people = [Person(f"{prefix}{number:02d}", tuple(in_order(languages))) for number in range(1, count + 1)]
     for text in given:
         if text.isdecimal():
             continue
         code, reads = name_and_value("--raters", text, "a number, or CODE=en,zh")
         own = reads.split(",")
         for language in own:
-            if language not in known:
-                raise UserError(f"--raters {text}: no language {language!r}: {near(language, known)}")
-        people.append(Person(composed(code), tuple(language for language in known if language in own)))
+            if language not in allowed:
+                raise UserError(f"--raters {text}: no language {language!r}: {near(language, allowed)}")
+        people.append(Person(composed(code), tuple(language for language in allowed if language in own)))
     if not people:
         raise UserError("--raters: none: say how many, or name them as CODE=en,zh")
     check_unique("--raters", (person.code.casefold() for person in people), "raters")

@@ -1,4 +1,4 @@
-"""`esc-eval people suggest`: which dialogues of a scored run people should rate next."""
+"""`esc-eval people suggest`: draws dialogues of a scored run for people to rate next."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def suggest_dialogues(
     run: Annotated[InRun, typer.Argument(metavar="RUN", help="Scored run folder.")],
     budget: Annotated[int, typer.Option(min=1, help="How many dialogues people can rate.")],
     out: Annotated[
-        Path, typer.Option(help="Folder for what was drawn."), Writes(("dialogues.jsonl", "weights.csv", BEFORE))
+        Path, typer.Option(help="Folder for the dialogues drawn."), Writes(("dialogues.jsonl", "weights.csv", BEFORE))
     ] = Path("runs/suggested"),
     supporter: Annotated[
         list[str] | None,
@@ -47,32 +47,32 @@ def suggest_dialogues(
         str,
         typer.Option(
             metavar="spread|random",
-            help="spread: more often where the judge is unsure. random: all of a supporter have the same chance.",
+            help="spread: dialogues with an unsure judge more often. random: all of a supporter with the same probability.",
         ),
     ] = "spread",
     people: Annotated[
         MaybeFiles,
         typer.Option(
             "--people",
-            help="Scores by people that are there, on the run's rubric: what has one is not drawn again, and beside the gold "
-            "set they say whether the judge's spread goes with its error. Repeat for more.",
+            help="Existing scores by people, on the run's rubric: their dialogues are not drawn again, and with the gold set "
+            "they show whether the judge's spread predicts its error. Repeat for more.",
         ),
     ] = None,
     judge: JudgedByOption = None,
     seed: SeedOption = 0,
 ) -> None:
-    """Draw the dialogues that people should score to compare two supporters: more often those of which the judge is unsure.
+    """Draw the dialogues that people should score to compare two supporters, preferring those of which the judge is unsure.
 
-    Every supporter gets labels, and more the less sure the judge is of it. OUT/dialogues.jsonl is what `esc-eval people create
-    --dialogues` takes. OUT/weights.csv beside it says with which chance each was drawn: the study keeps it, its export has it
-    again, and `esc-eval leaderboard RUN --people EXPORT/scores.jsonl` weighs by it, so that the board stays unbiased. Score
-    all of them: leaving some out changes the chances. Unsure is a judge whose probabilities or repeats are spread; of a judge
-    that gave neither, all dialogues of a supporter have the same chance. Where the spread says nothing about the error, a draw
-    by it is worse than `--by random`: the run's gold set and --people tell, and a warning says so.
+    Every supporter gets labels, and more if the judge is less sure of it. Give OUT/dialogues.jsonl to `esc-eval people create
+    --dialogues`. OUT/weights.csv next to it has the probability of each draw: the study keeps and exports it, and `esc-eval
+    leaderboard RUN --people EXPORT/scores.jsonl` weights by it, so the board stays unbiased. Have all of them scored, since
+    leaving some out changes the probabilities. A judge is unsure if its probabilities or repeats are spread; without either,
+    all dialogues of a supporter are equally likely. If the spread does not predict the judge's error on the gold set and
+    --people, `--by random` is better, and a warning says so.
 
-    With --people a further round is drawn from what neither they nor the gold set scored, and the board over both rounds stays
-    unbiased: weights.csv beside the scores says how the first was drawn (without one it counts as a random choice). Where its
-    weights change by the second round, OUT/weights_before.csv has them: put it in the place of weights.csv beside those scores.
+    With --people a further round is drawn from dialogues that neither they nor the gold set scored, and the board over both
+    rounds stays unbiased: weights.csv next to the scores has the first draw (without it, a random choice is assumed). If the
+    second round changes these weights, OUT/weights_before.csv has the new ones: put it in place of that weights.csv.
 
     Example: esc-eval people suggest runs/quick --budget 8 --out runs/suggested
     """
@@ -90,37 +90,32 @@ def suggest_dialogues(
         pairs = closest(boards_of(records.dialogues, verdicts, records.rubric, floors=floors), floors)
         candidates = [dialogue for dialogue in records.dialogues if (dialogue.language, supporter_of(dialogue)) in pairs]
     if not candidates:
-        raise UserError(f"{run}: no verdict on a whole dialogue, so nothing says whom to compare: give --supporter")
+        raise UserError(f"{run}: no verdict on a whole dialogue to choose the supporters by: give --supporter")
     labelled_verdicts, scores = _labelled(records, verdicts, judge, people or [])
     association = None if evenly else spread_and_error(labelled_verdicts, scores, records.rubric)
     old = read_weights(weights_beside(people or []))
     labelled = {score.dialogue_id: old.get(score.dialogue_id, 1.0) for score in scores}
-    found, before = suggest(candidates, verdicts, records.rubric, budget, seed, evenly, labelled)
-    write_jsonl(out / "dialogues.jsonl", [draw.dialogue for draw in found])
-    write_weights(out / WEIGHTS, {draw.dialogue.id: draw.weight for draw in found})
-    drawn = {draw.dialogue.id for draw in found}
-    kept = {id: weight for id, weight in (old | before).items() if id not in drawn}
+    draws, before = suggest(candidates, verdicts, records.rubric, budget, seed, evenly, labelled)
+    write_jsonl(out / "dialogues.jsonl", [draw.dialogue for draw in draws])
+    weights = {draw.dialogue.id: draw.weight for draw in draws}
+    write_weights(out / WEIGHTS, weights)
+    kept = {id: weight for id, weight in (old | before).items() if id not in weights}
     changed = any(not isclose(weight, kept.get(id, 0)) for id, weight in (old | {id: labelled[id] for id in before}).items())
     if changed:
         write_weights(out / BEFORE, kept)
     else:
         (out / BEFORE).unlink(missing_ok=True)
     with_spread = len(uncertainty(verdicts, records.rubric).keys() & {dialogue.id for dialogue in candidates} - before.keys())
-    console.print(
-        f"{len(found)} of {len(candidates) - len(before)} dialogues"
-        + (f" ({len(before)} more are scored)" if before else "")
-        + ", "
-        + ("a random choice" if evenly else f"{with_spread} of these with the judge's own spread"),
-        soft_wrap=True,
-    )
+    scored = f" ({len(before)} more are scored)" if before else ""
+    basis = "a random choice" if evenly else f"{with_spread} of these with the judge's own spread"
+    console.print(f"{len(draws)} of {len(candidates) - len(before)} dialogues{scored}, {basis}", soft_wrap=True)
     if association is not None and with_spread:
         console.print(_insight(association), soft_wrap=True)
-    for (language, name), count in sorted(
-        Counter((draw.dialogue.language, supporter_of(draw.dialogue)) for draw in found).items()
-    ):
+    counts = Counter((draw.dialogue.language, supporter_of(draw.dialogue)) for draw in draws)
+    for (language, name), count in sorted(counts.items()):
         console.print(f"{language}, {name}: {count}", soft_wrap=True)
     if changed:
-        console.print(f"beside the scores of before, put {out / BEFORE} in the place of {WEIGHTS}", soft_wrap=True)
+        console.print(f"replace {WEIGHTS} next to the earlier scores with {out / BEFORE}", soft_wrap=True)
     console.print(
         f"next: esc-eval people create STUDY --dialogues {out / 'dialogues.jsonl'} --rubric NAME --raters 2", soft_wrap=True
     )
@@ -129,11 +124,11 @@ def suggest_dialogues(
 def _labelled(
     records: RunRecords, verdicts: Sequence[Judgement], judge: str | None, people: Sequence[Path]
 ) -> tuple[list[Judgement], list[HumanScore]]:
-    """The judge's verdicts on what people or the gold set scored, and these scores."""
+    """The judge's verdicts on dialogues that people or the gold set scored, and these scores."""
     folder = chosen_set(records.folder, shards.whole(records.folder), judge).folder
     scores = gold_scores_of(people)
     if others := {score.rubric for score in scores} - {records.rubric.name}:
-        raise UserError(f"--people: scores on {', '.join(sorted(others))}, and the run's are on {records.rubric.name}")
+        raise UserError(f"--people: scores on {', '.join(sorted(others))}, but the run's are on {records.rubric.name}")
     labelled = {score.dialogue_id for score in scores}
     judged = [verdict for verdict in verdicts if verdict.dialogue_id in labelled]
     gold = records.folder / "gold_scores.jsonl", folder / "gold_judgements.jsonl"
@@ -146,16 +141,16 @@ def _labelled(
 
 
 def _insight(association: Estimate) -> str:
-    """Whether the judge's spread goes with its error, in a sentence."""
+    """Whether the judge's spread predicts its error, in a sentence."""
     if association.mean is None or association.low is None:
         return (
-            f"Whether the judge's spread goes with its error is not known ({association.n} labelled dialogues). "
-            "Where it does not, a random choice is better (--by random)"
+            f"Whether the judge's spread predicts its error is unknown ({association.n} labelled dialogues). If it does not, "
+            "a random choice is better (--by random)"
         )
     figures = f"Spearman's correlation {fmt(association, 2)}, over labelled dialogues"
     if association.low > 0:
-        return f"The judge's spread goes with its error: {figures}"
+        return f"The judge's spread predicts its error: {figures}"
     return (
-        f"warning: the judge's spread is not seen to go with its error: {figures}. A draw by it then needs more labels than a "
-        "random choice: use --by random"
+        f"warning: there is no evidence that the judge's spread predicts its error: {figures}. A draw by it then needs more "
+        "labels than a random choice: use --by random"
     )
