@@ -242,10 +242,8 @@ def _nothing_shared(scorer: Scorer, language: str, verdicts: Values, golden: Map
         samples = len({u.sample for u in mine} & {u.sample for u in theirs})
         systems = len({u.system for u in mine} & {u.system for u in theirs})
         return f"judge {scorer.name}: shares {samples} samples and {systems} systems with the human scores, but no pair of both"
-    return (
-        f"judge {scorer.name}: none of its {len(mine)} {language} dialogues has a human score; "
-        "scores on other dialogues of the same samples and systems are paired by --correlate system"
-    )
+    why = f"none of its {len(mine)} {language} dialogues has a human score"
+    return f"judge {scorer.name}: {why}; --correlate system pairs scores on other dialogues of the same samples and systems"
 
 
 # --- as tables (ESC-Eval, tables 3 and 13 to 15; EmoHarbor, table 1) --------------------------------------------------------

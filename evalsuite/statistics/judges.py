@@ -102,25 +102,22 @@ def table4(
                 acc, soft = (Estimate(None, None, None, 0),) * 2 if lacking else shown(rows[column], mode)
                 if column in tested and acc.mean is not None and (language, column, name) not in beaten:
                     bold.append((len(body), len(line)))
-                line |= _both(labels.get(column, column), acc, soft.mean)
+                label = labels.get(column, column)
+                line |= {f"{label} ACC": acc, f"{label} ACC_soft": soft.mean}
             body.append(line | {"Clusters": rows[AVERAGE]["clusters"], "Read %": per_cent(rows[AVERAGE]["parse_rate"])})
         body.append({"Judge": "majority class"})
         for column, row in zip((*dimensions, AVERAGE), _majorities(gold, language, dimensions), strict=True):
-            acc = Estimate(row["majority_acc"], None, None, row["n"]).times(100)
-            body[-1] |= _both(labels.get(column, column), acc, 100 * row["majority_acc_soft"])
+            label, acc = labels.get(column, column), Estimate(row["majority_acc"], None, None, row["n"]).times(100)
+            body[-1] |= {f"{label} ACC": acc, f"{label} ACC_soft": 100 * row["majority_acc_soft"]}
         by = next(iter(judges.values()))[AVERAGE]["clustered_by"]
         notes = [
             f"In per cent. {unreadable(mode)} n: ratings. Clusters: {by}, drawn whole: [{SMOOTHED}]. Majority class: always "
-            "the most frequent gold score. Bold: no judge has a significantly higher ACC (where some judge is beaten)."
+            "the most frequent gold score. Bold: no judge has a significantly higher ACC (where some judge is beaten).",
+            *["The judges' figures are over different items: compare them by the tests, which use shared ones."]
+            * (not same_items),
         ]
-        if not same_items:
-            notes.append("The judges' figures are over different items: compare them by the tests, which use shared items.")
         title = f"Judges against gold, {language}" + (f" ({note})" if note else "")
         yield replace(Table.of(f"table4_{language}", title, body, notes, AGREEMENT), bold=tuple(bold))
-
-
-def _both(label: str, acc: Cell, soft: Cell) -> dict[str, Cell]:
-    return {f"{label} ACC": acc, f"{label} ACC_soft": soft}
 
 
 def _majorities(gold: Sequence[HumanScore], language: str, dimensions: Sequence[str]) -> list[dict[str, Any]]:

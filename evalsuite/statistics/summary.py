@@ -90,8 +90,7 @@ def why_missing(judgement: Judgement) -> str | None:
     """Why a verdict is missing: a key of `MISSING`, or another reason in `condition.failure`; None if it is not missing."""
     if judgement.value is not None:
         return None
-    condition = judgement.condition
-    return LOST if judgement.lost else condition.get("verdict") or condition.get("failure", UNREADABLE)
+    return LOST if judgement.lost else judgement.condition.get("verdict") or judgement.condition.get("failure", UNREADABLE)
 
 
 def missing(judgements: Iterable[Judgement]) -> dict[str, int]:
@@ -182,19 +181,13 @@ def terminations(dialogues: Sequence[Dialogue]) -> Table:
     cut = sorted({name for row in counts.values() for name in row if name.startswith("cut off")})
     columns = [*reasons, "ended by seeker", "ended by supporter", *cut]
     absent = [reason for reason in get_args(Termination) if not any(name.split(" (")[0] == reason for name in reasons)]
-    rows = [
-        {
-            "supporter": key[0],
-            "language": key[1],
-            "dialogues": sum(row[name] for name in reasons),
-            **{c: row[c] for c in columns},
-        }
-        for key, row in sorted(counts.items())
-    ]
+    rows: list[tuple[Cell, ...]] = []
+    for key, row in sorted(counts.items()):
+        rows.append((*key, sum(row[name] for name in reasons), *(row[name] for name in columns)))
     notes = [f"Did not occur: {', '.join(absent)}."] * bool(absent)
     notes += ["Cut off: replies that reached their token limit; they still count as turns."] * bool(cut)
     heads = ("supporter", "language", "dialogues", *columns)
-    return Table.of("terminations", "How dialogues ended", rows, notes, TERMINATIONS, heads=heads)
+    return Table("terminations", "How dialogues ended", heads, tuple(rows), tuple(notes), TERMINATIONS)
 
 
 TROUBLE = 0.1  # share of failures above which they are no accident
@@ -235,9 +228,8 @@ def in_trouble(used: Iterable[Mapping[str, Mapping[str, Usage]]], judgements: It
         read = verdicts - unread
         if unread > TROUBLE * verdicts:
             yield (
-                f"{unread:,} of {verdicts:,} verdicts of the judge {judge} cannot be read: look at their `raw` in "
-                "judgements.jsonl; a judge that is cut off needs a larger sampling.max_tokens in its spec, one that does not "
-                "follow instructions cannot judge"
+                f"{unread:,} of {verdicts:,} verdicts of the judge {judge} cannot be read: see `raw` in judgements.jsonl; if "
+                "they are cut off, raise sampling.max_tokens in its spec; if it ignores instructions, it cannot judge"
             )
         elif read >= SAME and len(values) == 1:
             yield f"the judge {judge} gave {next(iter(values))} in all of {read:,} verdicts: its scores distinguish nothing"
@@ -273,9 +265,7 @@ def costs(dialogues: Sequence[Dialogue], judgement_usage: Mapping[str, Usage], t
         rows[-1]["cut off"] = sum(used.cut_off.values()) if used else None
         rows[-1]["seconds"] = timing.get("total") if name == "total" else None
     rows += [{"item": f"stage: {name}", "seconds": seconds} for name, seconds in timing.items() if name != "total"]
-    note = (
-        "Tokens as the servers counted them (completions include reasoning). Cut off: replies that reached their token limit."
-    )
+    note = "Tokens as servers counted them (completions include reasoning). Cut off: replies that reached their token limit."
     return Table.of("costs", "Calls, tokens and time", rows, [note], COSTS)
 
 

@@ -187,11 +187,7 @@ def tables(curves: Sequence[Curve], tests: Sequence[LogRank]) -> Iterator[Table]
             "Kaplan-Meier, [pointwise 95 % band], n = dialogues that reached the round. A seeker who ends the dialogue "
             "leaves; dialogues that ran out of rounds or were stopped by anything else count for as long as they lasted. "
             "Median: the first round after which at most half go on.",
-            *(
-                f"{c.supporter}: left out {c.left_out} that stopped before any round was over."
-                for c in of_language
-                if c.left_out
-            ),
+            *(f"{c.supporter}: left out {c.left_out} that stopped in the first round." for c in of_language if c.left_out),
         ]
         yield Table.of(f"survival-{language}", f"Dialogues that go on after each round, %, {language}", rows, notes, SURVIVAL)
     if tests:

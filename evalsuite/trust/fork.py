@@ -170,13 +170,8 @@ def _models(specs: Iterable[ModelSpec]) -> list[ModelSpec]:
 
 
 FORK = "What the reply changed"  # heading of the page
-AFTER = (
-    "seeker's turns",
-    "characters per turn",
-    "turns with thanks or relief %",
-    "turns that voice danger %",
-    "seeker took leave %",
-)
+_SHARES = ("turns with thanks or relief %", "turns that voice danger %", "seeker took leave %")
+AFTER = ("seeker's turns", "characters per turn", *_SHARES)
 UNBOUNDED = 2  # the first so many of these have no scale
 NOTE = (
     "The other reply minus the original one; both are continued with the same seeker and the same supporter, drawn anew. "

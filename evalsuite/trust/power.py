@@ -140,8 +140,7 @@ def paper_tables(averages: Mapping[str, Mapping[str, float]], cards: Mapping[str
     title = "Its differences in the average, and those that any spread would show"
     columns = ("language", "cards", "pairs", "difference: median [least, largest]", "shown at the widest spread")
     note = (
-        "At the widest spread: scores at the ends of the scale only (variance m (100 − m) at a mean of m), two supporters "
-        "independent, corrected for all pairs."
+        "At the widest spread: independent scores at the ends of the scale (variance m (100 − m) for a mean m), all corrected."
     )
     yield Table("table2-gaps", title, columns, tuple(worst), (note,), PLANNING)
 
@@ -240,10 +239,8 @@ def _needed(study: PlannedStudy) -> Iterator[str]:
         same = "supporters differ by the same on all cards: what more cards would show cannot be told"
         yield f"{name}: {same if study.spreads and all(pair.enough for pair in study.spreads) else few}."
         return
-    wanted = (
-        f"{name}: to show a difference of {study.difference:g} points between {pair.first} and {pair.second} in "
-        f"{100 * study.power:.0f} of 100 runs"
-    )
+    runs = f"{100 * study.power:.0f} of 100 runs"
+    wanted = f"{name}: to show a difference of {study.difference:g} points between {pair.first} and {pair.second} in {runs}"
     needs = [(trials, need) for trials in study.trials if (need := study.needed(pair, trials))]
     if not needs:
         yield f"{wanted}, no number of cards is enough."
