@@ -33,7 +33,9 @@ PAPER_LANGUAGES = (ENGLISH, "zh")
 """The languages of the papers and their corpora, whose prompts and rubrics are complete."""
 NOT_REVIEWED = "not reviewed by a native clinician"
 FOLDER = "languages"
-_CODE = re.compile(r"[a-z]{2,3}(-[A-Z][a-z]{3})?(-([A-Z]{2}|[0-9]{3}))?(-([a-z0-9]{5,8}|[0-9][a-z0-9]{3}))*")
+_CODE = re.compile(
+    r"[a-z]{2,3}(-[A-Z][a-z]{3})?(-([A-Z]{2}|[0-9]{3}))?(-([a-z0-9]{5,8}|[0-9][a-z0-9]{3}))*(-x(-[a-z0-9]{1,8})+)?"
+)
 _NO_SPACES = frozenset(("zh", "yue", "ja", "th", "lo", "km", "my", "bo"))  # languages without spaces between words
 _RIGHT_TO_LEFT = frozenset(
     ["ar", "he", "fa", "ur", "ps", "sd", "ug", "yi", "dv", "ckb", "Arab", "Hebr", "Thaa", "Syrc", "Nkoo", "Adlm", "Rohg"]
@@ -54,8 +56,9 @@ def canonical(code: str) -> str:
     if code in PAPER_LANGUAGES:
         return code
     names = _names()
-    language, *parts = re.split("[-_]", code.strip().lower())
-    canonical_code = "-".join([language, *(_spelt(part) for part in parts)])
+    public, x, private = code.strip().lower().replace("_", "-").partition("-x-")
+    language, *parts = public.split("-")
+    canonical_code = "-".join([language, *(_spelt(part) for part in parts)]) + x + private
     if _CODE.fullmatch(canonical_code) and (language in names or len(language) == 3):
         if canonical_code == code:
             return code

@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import re
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, datetime, time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from core.errors import UserError, need_modules
+from core.errors import UserError, need_modules, say
 from core.files import read_bytes, read_text
 from core.tables import unguarded
 
@@ -23,7 +25,9 @@ _INDEX = re.compile(r"|Unnamed: 0")  # pandas' heading of the index column
 # What spreadsheets turn texts such as 1-2 or true into.
 _CHANGED = re.compile(
     r"(?i)\d{1,2}[-. ][a-zä]{3,4}\.?|[a-zä]{3,4}[- ]\d{2,4}|\d{4}-\d\d-\d\d( 00:00:00)?|\d{1,2}月\d{1,2}日|TRUE|FALSE"
+    r"|#(NULL!|DIV/0!|VALUE!|REF!|NAME\?|NUM!|N/A)"
 )
+_DECLARED = re.compile(r"sep=(.)\r?\n")  # Excel's own first line of a CSV file
 
 
 class Faults:
@@ -65,27 +69,34 @@ def changed_cell(cell: str, before: str = "") -> str:
 def table_lines(path: Path, sheet: str | None = None) -> list[tuple[str, list[str]]]:
     """Header and rows as texts, each with its place: `file:line` in CSV (where it begins), `file: row n` in XLSX.
 
-    `.xlsx`: the sheet of that name, by default the first. Otherwise CSV in an encoding of `core.files.decoded`, with any line
-    ends, separated by commas, semicolons or tabs. The header is trimmed; unnamed columns at its end, pandas' index column and
-    empty rows are left out. Raises `UserError` for a file that cannot be read.
+    `.xlsx`: the sheet of that name, by default the first that is not hidden. Otherwise CSV in an encoding of
+    `core.files.decoded`, with any line ends, separated by commas, semicolons or tabs. The header is trimmed; unnamed columns at
+    its end, pandas' index column and empty rows are left out. Raises `UserError` for a file that cannot be read, and for rows
+    that do not fit their header.
     """
     if path.suffix.lower() == ".xlsx":
         lines = _xlsx_lines(path, sheet)
     else:
         text = read_text(path, "table")
-        delimiter = max(_DELIMITERS, key=text.partition("\n")[0].count)
+        if declared := _DECLARED.match(text):
+            text = "\n" + text[declared.end() :]
+        delimiter = declared[1] if declared else max(_DELIMITERS, key=text.lstrip("\r\n").partition("\n")[0].count)
         lines = [(f"{path}:{line}", [unguarded(cell) for cell in cells]) for line, cells in csv_records(path, text, delimiter)]
+    lines = [(place, cells) for place, cells in lines if any(cell.strip() for cell in cells)]
     if not lines:
         return []
     (where, header), *rows = lines
     header = [name.strip() for name in header]
-    while header and not header[-1]:
+    while not header[-1]:
         header.pop()
-    rows = [(place, cells) for place, cells in rows if any(cell.strip() for cell in cells)]
     if len(header) > 1 and _INDEX.fullmatch(header[0]) and all(cells[0].isdecimal() for _, cells in rows):
         header, rows = header[1:], [(place, cells[1:]) for place, cells in rows]
     width = len(header)
     fitted = [(place, cells if any(map(str.strip, cells[width:])) else cells[:width]) for place, cells in rows]
+    if len(fitted) > 1 and min(len(cells) for _, cells in fitted) > width:
+        names = shortened(", ".join(header))
+        hint = "the first row must hold the headings, and a text with a comma stands in quotes"
+        raise UserError(f"{where}: {width} columns ({names}), but every row below has more cells: {hint}")
     return [(where, header), *fitted]
 
 
@@ -109,15 +120,47 @@ def _xlsx_lines(path: Path, sheet: str | None) -> list[tuple[str, list[str]]]:
     try:
         book = openpyxl.load_workbook(raw, read_only=True, data_only=True)
         names = book.sheetnames
-        name = names[0] if sheet is None else sheet
+        shown = [page.title for page in book.worksheets if page.sheet_state == "visible"] or names
+        name = shown[0] if sheet is None else sheet
         rows = book[name].iter_rows(values_only=True) if name in names else ()
         lines = [[_cell_text(value) for value in row] for row in rows]
+        unknown = _without_result(raw, name) if name in names else []
     except Exception as error:  # errors of zip, XML and openpyxl have no common base
         raise UserError(f"{path}: not a readable XLSX file: {type(error).__name__}: {error}") from None
     if name not in names:
         raise UserError(f"{path}: no sheet named {sheet!r} (it has {', '.join(map(repr, names))})")
+    if unknown:
+        cells = shortened(", ".join(unknown))
+        raise UserError(f"{path}: formulas without a stored result: open the file in a spreadsheet and save it ({cells})")
+    if sheet is None and len(shown) > 1:
+        _tell_sheet(path, name, len(shown))
     width = max(map(len, lines), default=0)  # empty cells at the end of a row may be missing
     return [(f"{path}: row {n}", line + [""] * (width - len(line))) for n, line in enumerate(lines, start=1)]
+
+
+def _without_result(raw: io.BytesIO, sheet: str) -> list[str]:
+    """The cells of a sheet whose formula no spreadsheet has computed yet, as in files that programs write."""
+    import openpyxl
+
+    with zipfile.ZipFile(raw) as parts:
+        pages = [parts.read(part) for part in parts.namelist() if part.startswith("xl/worksheets/")]
+    if not any(b"<f>" in page or b"<f " in page for page in pages):  # the usual case, without reading every cell again
+        return []
+    formulas, results = (
+        openpyxl.load_workbook(raw, read_only=True, data_only=computed)[sheet].iter_rows() for computed in (False, True)
+    )
+    return [
+        cell.coordinate
+        for row, computed in zip(formulas, results, strict=True)
+        for cell, result in zip(row, computed, strict=True)
+        if cell.data_type == "f" and result.value is None and result.data_type == "n"  # a stored "" is of type str
+    ]
+
+
+@cache
+def _tell_sheet(path: Path, sheet: str, sheets: int) -> None:
+    """Say once which of a workbook's sheets is read."""
+    say(f"{path}: the sheet {sheet!r} is read, the first of {sheets}", err=True)
 
 
 def _cell_text(value: Any) -> str:

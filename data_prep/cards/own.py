@@ -49,7 +49,7 @@ def own_cards(
         except UserError as error:
             problems.append(str(error))
         except ValidationError as error:
-            problems += [text.replace("Field required", "is missing") for text in problems_in(error)]
+            problems += [text.replace("Field required", "is empty") for text in problems_in(error)]
         else:
             if "id" not in given:
                 card = card.model_copy(update={"id": f"card-{digest(card.model_dump(include=PERSON), 12)}"})
@@ -58,8 +58,8 @@ def own_cards(
                 problems.append(
                     f"id: {card.id} is also that of {first}" if "id" in given else f"problem: the same card as {first}"
                 )
-            if changed := changed_cell(card.age):
-                problems.append(f"age:{changed}")
+            changed = {field: changed_cell(getattr(card, field)) for field in ("problem", "age", "gender", "occupation")}
+            problems += [f"{field}:{hint}" for field, hint in changed.items() if hint]
         for field, _, problem in (text.partition(": ") for text in problems):
             faults.found.append(f"{place}, column {headings.get(field, field)}: {problem}")
     if unlabelled and (language or "en").partition("-")[0] == "en":

@@ -44,7 +44,7 @@ def asked(language: str, rubric: Rubric | None = None) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    "code", ["en", "zh", "de", "pt-BR", "zh-Hant", "zh-Hant-TW", "yue", "es-419", "sr-Latn", "de-1996", "no"]
+    "code", ["en", "zh", "de", "pt-BR", "zh-Hant", "zh-Hant-TW", "yue", "es-419", "sr-Latn", "de-1996", "en-x-us", "no"]
 )
 def test_codes_in_canonical_form_are_taken(code: str) -> None:
     assert TypeAdapter(Language).validate_python(code) == code

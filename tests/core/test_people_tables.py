@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import zipfile
 from datetime import datetime
 from pathlib import Path
 
@@ -34,19 +36,44 @@ def test_scores_as_spreadsheets_of_any_country_save_them(encoding: str, parted: 
     assert found(tmp_path / "s.csv") == WRITTEN
 
 
-def test_the_index_of_pandas_and_empty_columns_and_rows_are_no_data(tmp_path: Path) -> None:
+@pytest.mark.parametrize("above", [[], ["", ";;"], ["sep=;"]])
+def test_the_index_of_pandas_and_empty_columns_and_rows_are_no_data(above: list[str], tmp_path: Path) -> None:
     rows = [["", *COLUMNS, "", ""], *([str(n), *row, "", ""] for n, row in enumerate(ROWS)), [""] * 10, []]
-    (tmp_path / "s.csv").write_text("\n".join(";".join(row) for row in rows))
+    (tmp_path / "s.csv").write_text("\n".join([*above, *(";".join(row) for row in rows)]))
     assert found(tmp_path / "s.csv") == WRITTEN
 
 
-def test_a_workbook_is_a_table_too(tmp_path: Path) -> None:
+def test_the_first_sheet_of_a_workbook_that_is_not_hidden_is_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     book = openpyxl.Workbook()
-    book.active.append(list(COLUMNS))
-    for row, value in zip(ROWS, (1.5, "３"), strict=True):
-        book.active.append([*row[:5], value])
+    book.active.sheet_state = "hidden"
+    scores, notes = book.create_sheet("scores"), book.create_sheet("notes")
+    for line in ([], COLUMNS, *([*row[:5], value] for row, value in zip(ROWS, (1.5, "３"), strict=True))):
+        scores.append(line)
+    notes.append(["not read"])
     book.save(tmp_path / "s.xlsx")
     assert found(tmp_path / "s.xlsx") == WRITTEN
+    assert capsys.readouterr().err.endswith("s.xlsx: the sheet 'scores' is read, the first of 2\n")
+
+
+def test_a_formula_counts_as_its_result_and_without_one_is_refused(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    for line in (COLUMNS, [*ROWS[0][:5], "=1+0.5"], [*ROWS[1][:5], "３"]):
+        book.active.append(line)
+    book.save(tmp_path / "s.xlsx")
+    with pytest.raises(UserError, match=r"s\.xlsx: formulas without a stored result: .* save it \(F2\)"):
+        read_scores(tmp_path / "s.xlsx")
+    with zipfile.ZipFile(tmp_path / "s.xlsx") as old, zipfile.ZipFile(tmp_path / "saved.xlsx", "w") as new:
+        for part in old.namelist():
+            new.writestr(part, re.sub(rb"<v ?/>|<v></v>", b"<v>1.5</v>", old.read(part)))
+    assert found(tmp_path / "saved.xlsx") == WRITTEN
+
+
+def test_a_title_above_the_headings_is_one_fault(tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_text(f"Scores of May 2026;;;;;;\n{text(ROWS)}")
+    with pytest.raises(UserError, match=r"s\.csv:1: 1 columns \(Scores.*first row must hold the headings[^\n]*$"):
+        read_scores(tmp_path / "s.csv")
 
 
 def test_a_text_in_another_encoding_is_a_question_that_shows_it(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_all_faults_are_told_together_by_row_and_column(tmp_path: Path) -> None:
         "mine.csv: unknown column 'kategory': did you mean category?",
         "mine.csv: to map: esc-data cards import mine.csv --map problem=Situation",
         "mine.csv:2, column language: ",
-        "mine.csv:3, column problem: is missing",
+        "mine.csv:3, column problem: is empty",
         "mine.csv:5, column id: b is also that of mine.csv:4",
     )
     assert len(told) == len(starts)
@@ -104,6 +104,7 @@ def test_all_faults_are_told_together_by_row_and_column(tmp_path: Path) -> None:
     [
         ("problem,age\nShe is ill.,1-2 Jan\n", None),
         ("problem,age\nShe is ill.,2025-02-01\n", r":2, column age: \('2025-02-01': your spreadsheet changed it\)"),
+        ("problem,age\n#REF!,30\n", r":2, column problem: \('#REF!': your spreadsheet changed it\)"),
         ("problem,age\nShe is ill.,30\nShe is ill.,30\n", r":3, column problem: the same card as .*:2$"),
         ("problem,id\nShe is ill.,a\nHe is ill.,a\n", r":3, column id: a is also that of .*:2$"),
         (
