@@ -319,7 +319,8 @@ def problems_in(error: ValidationError) -> list[str]:
     problems: dict[str, list[str]] = {}  # what is wrong → fields (several only if they are missing)
     for number, problem in enumerate(error.errors(include_url=False, include_context=False)):
         kind, given = problem["type"], problem["input"]
-        message = {"extra_forbidden": "unknown field", "model_type": "expected a JSON object"}.get(kind, problem["msg"])
+        messages = {"extra_forbidden": "unknown field", "model_type": "expected fields, as in {name: value}"}
+        message = messages.get(kind, problem["msg"])
         message = " ".join(message.removeprefix("Value error, ").split())
         if kind not in {"missing", "extra_forbidden"} and isinstance(given, str | int | float):
             value = str(given)

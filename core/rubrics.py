@@ -80,14 +80,15 @@ class Rubric(Settings):
         language = str(raw.get("language", "en"))
         full = {key: value for key, value in raw.items() if key != "language"}
         if isinstance(questions := full.get("questions"), dict):
-            full["questions"] = questions = {key: _in_full(key, raw, language, "text") for key, raw in questions.items()}
+            full["questions"] = questions = {str(key): _in_full(key, raw, language, "text") for key, raw in questions.items()}
             outcomes = full.get("outcomes")
             if isinstance(outcomes, dict):
                 full["outcomes"] = [*outcomes]
             full.setdefault("dimensions", _dimensions_of(questions, full.pop("higher_is", "better"), outcomes))
             full.setdefault("scale", {"min": 0, "max": 1})  # required, though no dimension uses it
         if isinstance(dimensions := full.get("dimensions"), dict):
-            full["dimensions"] = dimensions = {key: _in_full(key, raw, language, "about") for key, raw in dimensions.items()}
+            dimensions = {str(key): _in_full(key, raw, language, "about") for key, raw in dimensions.items()}
+            full["dimensions"] = dimensions
             wellformed = [dimension for dimension in dimensions.values() if isinstance(dimension, dict)]
             texts = [raw[field] for raw in wellformed for field in ("label", "about") if isinstance(raw.get(field), dict)]
             full.setdefault("languages", [*dict.fromkeys(code for text in texts for code in text)])
@@ -322,7 +323,7 @@ def _in_full(key: object, raw: Any, language: str, text: str) -> Any:
 def _dimensions_of(questions: Mapping[str, Any], higher_is: Any, named_outcomes: Any) -> dict[str, Any]:
     """A tree's questions and its outcome or outcomes as dimensions; none for an invalid tree, whose model reports the fault."""
     try:
-        tree = {str(key): TreeQuestion.model_validate(raw) for key, raw in questions.items()}
+        tree = {key: TreeQuestion.model_validate(raw) for key, raw in questions.items()}
         sums = outcomes(tree)
     except (CycleError, ValidationError):
         return {}

@@ -138,7 +138,7 @@ class Scale(Settings):
 
 
 def level_name(name: object) -> str:
-    """A level's name; YAML reads yes and no as truth values."""
+    """A level's name; true and false are yes and no."""
     return {True: "yes", False: "no"}[name] if isinstance(name, bool) else str(name)
 
 

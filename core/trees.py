@@ -23,7 +23,7 @@ OUTCOME = "outcome"  # the dimension that a tree has beside its questions
 class TreeAnswer(Settings):
     """Where an answer leads; written `yes: next_question` where it has no points."""
 
-    goto: str = END
+    goto: str = Field(default=END, coerce_numbers_to_str=True)
     """The next question, or END."""
     points: int | float = Field(default=0, exclude_if=lambda points: points == 0)
     """What it adds to the outcome, in whole or half points. Given to ends alone, they are the ends' values."""
@@ -54,7 +54,7 @@ class TreeQuestion(Settings):
     def _short(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        return {level_name(name): {"goto": to} if isinstance(to, str) else to for name, to in given.items()}
+        return {level_name(name): {"goto": to} if isinstance(to, str | int) else to for name, to in given.items()}
 
 
 Tree = Mapping[str, TreeQuestion]

@@ -18,7 +18,8 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser
 
 
 class _OnceLoader(_Loader):
-    """YAML's safe loader, but a key that a mapping has twice is an error: the later value would silently win."""
+    """YAML's safe loader with two rules of YAML 1.2: a key that a mapping has twice is an error (the later value would silently
+    win), and only true and false are truth values (yes and off are levels of rubrics, and no is Norwegian)."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set[str]()
@@ -30,6 +31,12 @@ class _OnceLoader(_Loader):
         result: dict[Any, Any] = super().construct_mapping(node, deep)
         return result
 
+
+_OnceLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":bool")]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}
+_OnceLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("true|True|TRUE|false|False|FALSE"), [*"tTfF"])
 
 # A text with fewer brackets and shallower indents has no deep nesting: only others are looked at event by event.
 _BRACKETS, _INDENTED = 100, re.compile(r"^[ ?-]{60}", re.MULTILINE)
@@ -72,7 +79,8 @@ def read_yaml(path: Path, model: type[M], what: str) -> M:
         return model.model_validate(value)
     except ValidationError as error:
         location = error.errors(include_url=False)[0]["loc"]
-        raise UserError(f"{path}{_line_of(path, location)}: {'; '.join(problems_in(error))}") from None
+        told = (problem.removeprefix("record: ") for problem in problems_in(error))
+        raise UserError(f"{path}{_line_of(path, location)}: {'; '.join(told)}") from None
 
 
 def read_named(folder: str, name: str, model: type[M], what: str) -> M:

@@ -161,10 +161,10 @@ def read_answer(text: str, rubric: Rubric) -> JsonAnswer:
         problem = "the JSON object is malformed or cut off" if "{" in text else "there is no JSON object in it"
         return JsonAnswer({}, problem, text)
     evaluation = answer.get("evaluation", answer)
-    names = {name: key for key in rubric.dimensions for name in names_of(rubric, key)}
+    names = {name: key for key in rubric.dimensions for name in names_of(rubric, key)} | {key: key for key in rubric.dimensions}
     verdicts: dict[str, set[Verdict | None]] = {}
     for name, value in evaluation.items() if isinstance(evaluation, Mapping) else ():
-        if key := names.get(plain(name)):
+        if key := names.get(name, names.get(plain(name))):
             values = value if isinstance(value, _Twice) else [value]
             verdicts.setdefault(key, set()).update(_verdict(score, key, rubric) for score in values)
     single = {key: next(iter(values)) for key, values in verdicts.items() if len(values) == 1}

@@ -132,14 +132,19 @@ def form(rubric: Rubric, names: Sequence[str], language: Language) -> tuple[str,
 
 
 def check_lines(rubric: Rubric, read_sample: Callable[[Language], Mapping[str, Any]], method: str) -> None:
-    """Raise `UserError` for a label whose line cannot be recognised in an answer: it is used twice, contains a colon or begins
+    """Raise `UserError` for labels whose lines cannot be recognised in an answer: they are used twice, contain a colon or begin
     with a number. `read_sample` reads a well-formed answer in a language, by dimension."""
     for language in rubric.languages:
-        for key in rubric.dimensions.keys() - read_sample(language).keys():
-            label = rubric.label(key, language)
+        readable = read_sample(language)
+        unread = [
+            f"dimensions.{key}.label.{language}: {rubric.label(key, language)!r}"
+            for key in rubric.dimensions
+            if key not in readable
+        ]
+        if unread:
             raise UserError(
-                f"rubric {rubric.name}: dimensions.{key}.label.{language}: {label!r}: method {method} finds a line by its "
-                "label or key: use a label that no other dimension has, without a colon, that begins with a letter"
+                f"rubric {rubric.name}: {', '.join(unread)}: method {method} finds a line by its label or key: use a label that no "
+                "other dimension has, without a colon, that begins with a letter"
             )
 
 

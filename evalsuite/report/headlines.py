@@ -41,6 +41,8 @@ def answer(board: Board, boards: Sequence[Board] = ()) -> str:
     ranked = [name for name, estimate in averages.items() if estimate.mean is not None]
     models = [name for name in ranked if name not in board.floors] or ranked
     judged = f"judged by {_judge(board, boards)}"
+    if not ranked and any(cell.estimate.n for block in board.scores for cell in block):
+        return f"No supporter has a score on every dimension, {judged}."
     if not ranked:
         return f"No score could be read, {judged}."
     if len(ranked) == 1:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -185,8 +184,12 @@ def test_a_rubric_that_cannot_be_asked_is_refused(tmp_path: Path, text: str, wan
     assert wanted in fault(tmp_path, text)
 
 
-def test_yes_and_no_need_no_quotation_marks() -> None:
-    """YAML reads them as truth values."""
-    assert yaml.safe_load("yes") is True
-    levels = {"scale": {"levels": [False, True]}, "dimensions": {"a": "b"}, "name": "x"}
+def test_words_that_yaml_once_took_for_truth_values_and_numbers_are_names(tmp_path: Path) -> None:
+    rubric = loaded(tmp_path, "name: x\nlanguage: no\nscale: {levels: [off, on]}\ndimensions: {no: Hvor?, 2: Hva?}\n")
+    assert rubric.languages == ("no",) and [*rubric.dimensions] == ["no", "2"]
+    assert rubric.scale.levels == {"off": 0, "on": 1}
+    questions = "{1: {text: A, answers: {yes: 2, no: END}}, 2: {text: B, answers: {yes: {points: 1}, no: {goto: END}}}}"
+    tree = loaded(tmp_path, f"name: x\nquestions: {questions}\n")
+    assert tree.questions and tree.questions["1"].answers["yes"].goto == "2"
+    levels = {"scale": {"levels": [False, True]}, "dimensions": {"a": "b"}, "name": "x"}  # as other parsers of YAML read them
     assert Rubric.model_validate(levels).scale.levels == {"no": 0, "yes": 1}

@@ -214,7 +214,7 @@ def test_all_faults_of_a_file_are_told_together_with_line_and_field(tmp_path: Pa
         f"{path}:6: trial: a number is expected (got 'x')",
         f"{path}:7: message 0: role: missing, under all of role, speaker, from, author",
         f"{path}:8: {nothing}",
-        f"{path}:9: record: expected a JSON object",
+        f"{path}:9: record: expected fields, as in {{name: value}}",
     ]
 
 
@@ -228,7 +228,7 @@ def test_all_faults_of_a_file_are_told_together_with_line_and_field(tmp_path: Pa
         ("x.json", "[]", "x.json: no dialogues"),
         ("x.json", '{"samples": null}', "x.json: no dialogues"),
         ("x.json", '{"conversations": "hi", "language": "en"}', "x.json: entry 0: messages or conversations: no text"),
-        ("x.json", "3", "x.json: entry 0: record: expected a JSON object"),
+        ("x.json", "3", "x.json: entry 0: record: expected fields, as in {name: value}"),
         ("x.eval", "no zip", "x.eval: not a readable log: "),
         ("x.jsonl", '{"id": "1", "language": "en", "messages": [{"role": "user", "content": "a"}]}\n' * 2, "duplicate"),
     ],

@@ -98,6 +98,8 @@ def test_what_cannot_be_compared_says_why() -> None:
     assert only == "parrot and silent could not be compared: floors are not tested."
     unread = Tally([make_dialogue("d", "m", card_id="c")], [make_judgement("d", "skill", None)], RUBRIC).pooled
     assert answer(unread[0]) == "No score could be read, judged by j."
+    half = Tally([make_dialogue("d", "m", card_id="c")], [make_judgement("d", "skill", 3)], RUBRIC).pooled
+    assert answer(half[0]) == "No supporter has a score on every dimension, judged by j."
 
 
 def test_further_judges_agree_or_are_quoted() -> None:

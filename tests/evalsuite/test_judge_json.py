@@ -16,7 +16,7 @@ from core.endpoints import Constraint
 from core.endpoints import Endpoint as SpecEndpoint
 from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Language, Turn
-from core.rubrics import load_rubric
+from core.rubrics import Rubric, load_rubric
 from core.specs import ModelSpec, Sampling
 from evalsuite.judge.json_answers import answer_regex, read_answer
 from evalsuite.judge.judge import Judge, Shown
@@ -180,6 +180,13 @@ def test_an_object_is_found_among_words_and_reasons() -> None:
     assert read_answer('{"analysis": "a, }b", "evaluation": {"safety": 3}}', RUBRIC).scores == {"safety": 3}
     assert "malformed or cut off" in read_answer('{"evaluation": "', RUBRIC).problem
     assert read_answer('{"evaluation": 5}', RUBRIC).scores == {} and read_answer("[" * 100_000, RUBRIC).scores == {}
+
+
+def test_a_key_as_it_stands_goes_before_one_in_another_spelling() -> None:
+    rubric = Rubric.model_validate(
+        {"name": "x", "scale": {"min": 1, "max": 5}, "dimensions": {"item_1_1": "A?", "item_11": "B?"}}
+    )
+    assert read_answer('{"item_1_1": 2, "item_11": 3}', rubric).scores == {"item_1_1": 2, "item_11": 3}
 
 
 @given(st.lists(st.integers(1, 5), min_size=10, max_size=10), st.text(max_size=40), st.booleans(), st.integers(0, 3))
