@@ -171,21 +171,13 @@ def differences_of(
     reach = np.where(fewest < FEWEST, np.nan, stdtrit(free, _END) * error)
     tested = np.where(np.isnan(reach), np.nan, student_p(gaps, error, fewest, 100.0, free))
     untested = np.isnan(tested) | [families is not None and families[place] is None for place in range(len(pairs))]
-    p = [None if left else float(first_place) for first_place, left in zip(tested, untested, strict=True)]
-    return [
-        paired.Difference(
-            first=first_place,
-            second=second_place,
-            dimension=None,
-            first_mean=None if np.isnan(gaps[place]) else float(means[first_place]),
-            second_mean=None if np.isnan(gaps[place]) else float(means[second_place]),
-            estimate=_estimate(gaps[place], reach[place], int(fewest[place]), -100.0),
-            p=p[place],
-            holm=corrected,
-            holds=holds(corrected),
-        )
-        for place, ((first_place, second_place), corrected) in enumerate(zip(pairs, holm_of(p, families), strict=True))
-    ]
+    p = [None if left else float(value) for value, left in zip(tested, untested, strict=True)]
+    result = []
+    for (a, b), gap, width, n, value, corrected in zip(pairs, gaps, reach, fewest, p, holm_of(p, families), strict=True):
+        own, other = (None if np.isnan(gap) else float(means[place]) for place in (a, b))
+        cell = _estimate(gap, width, int(n), -100.0)
+        result.append(paired.Difference(a, b, None, own, other, cell, value, corrected, holds(corrected)))
+    return result
 
 
 def saved(board: Powered, labels: int) -> Estimate:
