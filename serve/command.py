@@ -74,7 +74,7 @@ class ServerPlan:
     be started alone, because vLLM measures free memory while it starts. A router has `workers`, the names of the plans behind
     it; each of them is `replica`: nobody addresses it by itself. `hub`: it downloads from the hub, and needs its token.
     `place` is where it runs and `demand` what it takes, where sizes are known; `context` the tokens of a request at most. The
-    first plan of a phase has its `pace`, and `why` its servers are as they are.
+    first plan of a phase has its `pace`.
     """
 
     name: str
@@ -95,7 +95,6 @@ class ServerPlan:
     context: int = 0
     demand: Demand | None = None
     pace: Pace = field(default_factory=Pace)
-    why: list[str] = field(default_factory=list)
 
     @property
     def cache_tokens(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -70,8 +70,7 @@ def place(
     by_name, room = {gpu.name: gpu for gpu in gpus}, {gpu.name: usable(gpu) for gpu in gpus}
     largest = max(gpu.memory or 0 for gpu in gpus)
     chosen: list[tuple[int, list[str], int]] = []
-    replicas = [demand.unit.serve.replicas for demand in demands]
-    servers = [number for number, _ in enumerate(demands) for _ in range((counts or replicas)[number])]
+    servers = [n for n, demand in enumerate(demands) for _ in range(counts[n] if counts else demand.unit.serve.replicas)]
     for number in sorted(servers, key=lambda number: -demands[number].size.weights()):
         demand = demands[number]
         for split in demand.splits(len(gpus)):
@@ -128,31 +127,17 @@ def arrange(demands: Sequence[Demand], gpus: Sequence[Gpu]) -> Arrangement | Non
     return best
 
 
-def reasons(demands: Sequence[Demand], gpus: Sequence[Gpu], chosen: Arrangement) -> Iterator[str]:
-    """Why a phase is no faster, a sentence each; the second says what 8 bits would change where they double its dialogues."""
-    pace = chosen.pace
-    if not pace.dialogues:
-        return
-    idle = len(gpus) - len(chosen.gpus)
-    rest = f"{idle} idle: no further server makes it {GAIN - 1:.0%} faster" if idle else "all in use"
-    yield f"{pace.bottleneck} is the bottleneck, {pace.why}, with {pace.at_once} dialogues at once; GPUs: {rest}"
-    wide = [demand for demand in demands if not demand.size.fp8 and not demand.size.stored]
-    narrow = [replace(d, size=replace(d.size, fp8=("weights", "cache"))) if d in wide else d for d in demands]
-    other = arrange(narrow, gpus) if wide and all(gpu.card.fp8 for gpu in gpus) else None
-    if other and other.pace.at_once >= 2 * pace.at_once:
-        yield (
-            f"serve: {{fp8: [weights, cache]}} in the specs of {', '.join(demand.unit.name for demand in wide)} doubles that "
-            f"({other.pace.at_once}): {other.pace.hours:.2f} hours instead of {pace.hours:.2f}, but with other answers"
-        )
-
-
 def refusal(demands: Sequence[Demand], machine: Machine, purpose: str) -> UserError:
     """Why servers do not fit, with the arithmetic and what would help: 8 bits, more GPUs like the largest, another machine.
     `purpose` ends in the word before their names."""
     gpu, names = max(machine.gpus, key=usable), [demand.unit.name for demand in demands]
     memory, count = gpu.memory or 0, len(machine.gpus)
     lines = [f"not enough memory on {machine} {purpose} {' and '.join(names)}:"]
-    lines += [f"  {d.sum(memory, (d.splits(count) or [d.unit.serve.tensor_parallel or 1])[-1])}" for d in demands]
+    for demand in demands:
+        split = (demand.splits(count) or [1])[-1]
+        weights, rest, least = (n / GIB for n in (demand.size.weights(split), overhead(memory), demand.least(memory, split)))
+        parts = f"weights {weights:.1f} + overhead {rest:.1f} + cache of {demand.context:,} tokens {least - weights - rest:.1f}"
+        lines.append(f"  {demand.unit.name}{f' on each of {split} GPUs' if split > 1 else ''}: {parts} = {least:.1f} GiB")
     used = f"; other programs use {gpu.used / GIB:.1f} GiB of it" if gpu.used > memory * (1 - USABLE) else ""
     lines.append(f"  a GPU offers {usable(gpu) / GIB:.1f} GiB ({USABLE:.0%} of {memory / GIB:.1f}{used})")
     options = [f"serve {names[0]} elsewhere and give its address: --set endpoints.{names[0]}=http://HOST:PORT/v1"]
@@ -203,7 +188,7 @@ def phases(
         for size in dict.fromkeys(-(-number // turns) for turns in range(2, number + 1)) if split is None else ():
             turns = [[*always, *by_turns[start : start + size]] for start in range(0, number, size)]
             options.append([*turns, [*last]])
-    planned = [[_part(models, not n, by_turns, last, needs or {}) for n, models in enumerate(option)] for option in options]
+    planned = [[_part(models, not n, by_turns, needs or {}) for n, models in enumerate(option)] for option in options]
     demands = [[demands_of(units_of(p.specs, split_adapters=False), machine, p.needs) for p in parts] for parts in planned]
     if len(options) == 1 or demands[0][0] is None:
         return planned[0]
@@ -219,21 +204,15 @@ def phases(
     return planned[fitting[0][1]]
 
 
-def _part(
-    models: Sequence[ModelSpec], first: bool, by_turns: Sequence[ModelSpec], last: Sequence[ModelSpec], needs: Needs
-) -> PhaseModels:
+def _part(models: Sequence[ModelSpec], first: bool, by_turns: Sequence[ModelSpec], needs: Needs) -> PhaseModels:
     """A phase with what its models are asked: the dialogues of its supporters. The first phase also holds those of supporters
     that are served elsewhere."""
     specs = {spec.name: spec for spec in models}
+    works = {name: needs[name] for name in specs if name in needs}
     own = {spec.name: needs[spec.name].dialogues for spec in by_turns if spec.name in needs}
-    dialogues = sum(count for name, count in own.items() if name in specs)
-    if first or not own:
-        dialogues += max((work.dialogues for work in needs.values()), default=0) - sum(own.values())
-    if [*models] == [*last]:
-        dialogues = max((needs[spec.name].dialogues for spec in last if spec.name in needs), default=0)
-    works = {
-        name: replace(work, of=dialogues, dialogues=work.dialogues if name in own else min(work.dialogues, dialogues))
-        for name, work in needs.items()
-        if name in specs
-    }
+    dialogues = max((work.dialogues for work in works.values()), default=0)
+    if own.keys() & specs.keys():
+        elsewhere = max(work.dialogues for work in needs.values()) - sum(own.values()) if first else 0
+        dialogues = elsewhere + sum(count for name, count in own.items() if name in specs)
+    works = {name: replace(w, of=dialogues, dialogues=min(w.dialogues, dialogues)) for name, w in works.items()}
     return PhaseModels([*specs.values()], works)

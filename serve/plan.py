@@ -27,8 +27,8 @@ from serve.checkpoints.merge import merged, merged_folder
 from serve.checkpoints.model_card import TRAINING
 from serve.checkpoints.places import base_folder, download, local_path, on_hub, resolve_checkpoint, unpinned
 from serve.command import ServerPlan
-from serve.placement import ASSUMED_RANK, USABLE, PhaseModels, arrange, demands_of, reasons, refusal
-from serve.roofline import Place
+from serve.placement import ASSUMED_RANK, GAIN, USABLE, PhaseModels, arrange, demands_of, refusal
+from serve.roofline import Demand, Place
 from serve.sizes import GIB, size_of
 from serve.units import Needs, ServerUnit, check_machine, check_places, units_of, unservable
 
@@ -43,14 +43,12 @@ def plan_servers(
     machine: Machine | None = None,
     needs: Needs | None = None,
 ) -> list[ServerPlan]:
-    """The servers that the specs without an endpoint of their own need: one per base, or on CPU one per base or adapter; with
-    replicas, a router and after it the equal servers. Where `needs` (what each model is asked) is known, idle GPUs get further
-    replicas.
+    """The servers that specs need (see `units_of`); with replicas, a router and after it the equal servers. Where `needs` (what
+    each model is asked) is known, idle GPUs get further replicas.
 
-    Two specs share a server when checkpoint, revision, chat template and serve options agree; its context is the longest asked
-    for, or less where `needs` says that less will do. The first server gets `port`, the next ones those after it; None: free
-    ones. With `resolve` checkpoints are downloaded, made and merged as needed, once it is known that they fit; without it
-    nothing is touched, and `notes` say what was assumed.
+    A server's context is the longest asked for, or less where `needs` says that less will do. The first server gets `port`, the
+    next ones those after it; None: free ones. With `resolve` checkpoints are downloaded, made and merged as needed, once it is
+    known that they fit; without it nothing is touched, and `notes` say what was assumed.
 
     Raises `UserError` for anything a server could not start with: too little memory, missing or half-written folders,
     unsupported ranks, names used twice, more GPUs wanted than visible.
@@ -80,7 +78,7 @@ def plan_servers(
     following = itertools.cycle([gpu.name for gpu in machine.gpus])
     sharing = math.ceil(sum(n * unit.gpus for n, unit in zip(copies, units, strict=True)) / max(len(machine.gpus), 1))
 
-    def server(unit: ServerUnit, files: _Files, place: Place | None) -> ServerPlan:
+    def server(unit: ServerUnit, files: _Files, place: Place | None, demand: Demand | None) -> ServerPlan:
         spec, context = unit.specs[0], unit.context(needs)
         checkpoint, served, adapters, rank, notes = files
         if place:
@@ -100,24 +98,22 @@ def plan_servers(
         name = served[0] if unit.base_names or not adapters else spec.name
         log = log_dir / f"server-{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:200]}.log"
         plan = ServerPlan(name, checkpoint, served, words, added, log, adapters, unit.specs, hub=not local, place=place)
-        plan.notes, plan.context = [*notes, *_notes(unit, machine, place)], context
+        plan.notes, plan.context, plan.demand = [*notes, *_notes(unit, machine, place)], context, demand
         plan.shares_gpu = gpu and (place.sharing if place else sharing) > 1
         return plan
 
     plans = list[ServerPlan]()
     for number, unit in enumerate(units):
-        files = _files(unit, gpu, resolve)
-        equal = [server(unit, files, place) for place in (layout.places[number] if layout else [None] * copies[number])]
-        for plan in equal:
-            plan.demand = demands[number] if demands else None
+        files, demand = _files(unit, gpu, resolve), demands[number] if demands else None
+        places = layout.places[number] if layout else [None] * copies[number]
+        equal = [server(unit, files, place, demand) for place in places]
         plans += [command.router(equal), *equal] if len(equal) > 1 else equal
-    if layout and demands:
-        plans[0].pace, plans[0].why = layout.pace, [*reasons(demands, machine.gpus, layout)] if not resolve else []
+    if layout:
+        plans[0].pace = layout.pace
     for number, plan in enumerate(plans if port is not None else ()):
         plan.port = (port or 0) + number
-    addressed = [plan for plan in plans if not plan.replica]
-    doubled = [name for name, n in Counter(n for p in addressed for n in (*p.served_names, *p.adapters)).items() if n > 1]
-    if doubled:
+    names = Counter(name for plan in plans if not plan.replica for name in (*plan.served_names, *plan.adapters))
+    if doubled := [name for name, count in names.items() if count > 1]:
         raise UserError(f"two models would be served as {doubled[0]!r}: give one another name or endpoint.model")
     return plans
 
@@ -219,7 +215,7 @@ def overview(
 ) -> Iterator[Table]:
     """The servers of all phases with their memory in GiB on each GPU; and how fast each phase is, where that is known."""
     rows, timed, notes, hours = list[tuple[Cell, ...]](), list[tuple[Cell, ...]](), [*more], 0.0
-    count, why = len(machine.gpus), list[str]()
+    count, idle = len(machine.gpus), list[str]()
     for number, (part, plans) in enumerate(zip(parts, phases, strict=True), start=1):
         phase, pace = f"{number} of {len(phases)}", plans[0].pace
         rows += [(phase, *_row(plan, plans, machine)) for plan in plans if not plan.replica]
@@ -228,6 +224,8 @@ def overview(
             cause = f"{pace.bottleneck}: {pace.why}"
             timed.append((phase, f"{pace.dialogues:,.0f}", pace.at_once, *rates, f"{pace.hours * count:.2f}", cause))
             hours += pace.hours
+            if spare := count - len({name for plan in plans if plan.place for name in plan.place.gpus}):
+                idle.append(f"phase {phase}: {spare} GPUs are idle: another server would not make it {GAIN - 1:.0%} faster")
         for plan in plans:
             short = [
                 f"a dialogue may need {part.needs[spec.name].context:,} tokens of {spec.name}, which takes {plan.context:,} "
@@ -236,18 +234,11 @@ def overview(
                 if spec.name in part.needs and part.needs[spec.name].context > plan.context
             ]
             notes += [note for note in dict.fromkeys([*plan.notes, *short]) if note not in notes]
-            why += [f"phase {number}: {line}" if len(phases) > 1 else line for line in plan.why]
     if machine.has_gpu:
-        notes.append(
-            f"weights and cache: GiB on each GPU, of which the plan uses {USABLE:.0%}; dialogues: long ones (the 95th "
-            "percentile; full length where that is unknown) that the cache holds"
-        )
+        notes.append("weights and cache: GiB on each GPU; dialogues: long ones (the 95th percentile) that the cache holds")
     if machine.nodes > 1:
-        options = f"data_parallel: {machine.nodes * count}, data_parallel_local: {count}"
-        notes.append(
-            f"the plan is for one of {machine.nodes} machines: --shard I/{machine.nodes} divides a run; one model over all of "
-            f"them needs serve: {{{options}}} and Ray (configs/launch/slurm_ray.sh)"
-        )
+        every = f"the plan is for one of {machine.nodes} machines: --shard I/{machine.nodes} divides a run"
+        notes.append(f"{every}; Ray serves one model over all of them (configs/launch/slurm_ray.sh)")
     yield Table("servers", f"Servers on {machine}", COLUMNS, tuple(rows), tuple(notes))
     if timed:
         timed.append(("total", *[None] * 5, f"{hours:.2f}", f"{hours * count:.2f}", None))
@@ -257,7 +248,7 @@ def overview(
             "more; without models elsewhere and the gold set"
         )
         title = f"Hours on {count} × {card.label} ({card.bandwidth:g} TB/s, {card.peak:g} TFLOP/s)"
-        yield Table("hours", title, PHASES, tuple(timed), (*why, how))
+        yield Table("hours", title, PHASES, tuple(timed), (*idle, how))
 
 
 def _row(plan: ServerPlan, plans: Sequence[ServerPlan], machine: Machine) -> tuple[Cell, ...]:
@@ -266,14 +257,12 @@ def _row(plan: ServerPlan, plans: Sequence[ServerPlan], machine: Machine) -> tup
     place, options, size = plan.place, plan.specs[0].serve, size_of(plan.specs[0])
     name = f"{plan.name} × {len(equal)}" if plan.workers else plan.name
     precision = equal[0].argv[equal[0].argv.index("--dtype") + 1] if not options.fp8 else f"fp8: {', '.join(options.fp8)}"
-    weights = f"{size.weights(place.split if place else 1) / GIB:.1f}" if size else "?"
-    gpus, cache, dialogues = plan.env.get("CUDA_VISIBLE_DEVICES", "all"), "?", "?"
+    weights = place.weights if place else size.weights() if size else None
+    gpus, cache, dialogues = plan.env.get("CUDA_VISIBLE_DEVICES", "all" if machine.has_gpu else "CPU"), "?", "?"
     if place is not None:
         gpus = "; ".join(", ".join(server.place.gpus) for server in equal if server.place)
         gpus += f" (tensor parallel {place.split})" if place.split > 1 else ""
         cache, dialogues = f"{place.cache / GIB:.1f}", f"{place.dialogues * len(equal):,}"
-    elif not machine.has_gpu:
-        gpus, grows = "CPU", options.engine == "transformers"  # its cache grows with each reply, and is not planned
-        cache = "–" if grows else equal[0].env.get("VLLM_CPU_KVCACHE_SPACE", "as set")
-        dialogues = str(int(cache) * GIB // size.cache(plan.context)) if size and cache.isdigit() else "?"
-    return (name, gpus, precision, weights, cache, f"{plan.context:,}", dialogues)
+    elif (room := equal[0].env.get("VLLM_CPU_KVCACHE_SPACE")) and size:
+        cache, dialogues = room, str(int(room) * GIB // size.cache(plan.context))
+    return (name, gpus, precision, f"{weights / GIB:.1f}" if weights else "?", cache, f"{plan.context:,}", dialogues)

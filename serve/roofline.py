@@ -20,27 +20,26 @@ from dataclasses import dataclass
 
 from core.machine import COMPUTES, DOUBLED, LOADS, READS, START_S, STEP_S, Card
 from serve.limits import MOST
-from serve.sizes import GIB, Size, batched_tokens, overhead
+from serve.sizes import Size, batched_tokens, overhead
 from serve.units import ServerUnit, Workload
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a server runs, and what it gets there. Bytes are those on each of its GPUs."""
+    """Where a server runs, on `split` GPUs per copy, and its share of each GPU's memory with bytes of weights and cache there.
+
+    `dialogues` are the long ones (`Demand.length`) that its cache holds, over all copies; `sharing` counts the servers on the
+    fullest of its GPUs, and `card` is the slowest of these.
+    """
 
     gpus: tuple[str, ...]
     split: int
-    """GPUs per copy."""
     share: float
-    """Of the memory of each of its GPUs."""
     weights: int
     cache: int
     dialogues: int
-    """Long dialogues (`Demand.length`) that its cache holds, over all copies."""
     sharing: int
-    """Servers on the fullest of its GPUs."""
     card: Card
-    """The slowest of its GPUs."""
 
 
 @dataclass(frozen=True)
@@ -74,16 +73,6 @@ class Demand:
         request = self.size.cache(self.context, split, batched_tokens(gpu))
         return self.size.weights(split) + overhead(gpu) + max(request, dialogues * self.dialogue(gpu, split))
 
-    def sum(self, gpu: int, split: int) -> str:
-        """The arithmetic of the least that it takes, in words."""
-        weights, rest, least = (n / GIB for n in (self.size.weights(split), overhead(gpu), self.least(gpu, split)))
-        parts = f"weights {weights:.1f} + overhead {rest:.1f} + cache of {self.context:,} tokens {least - weights - rest:.1f}"
-        return f"{self.unit.name}{f' on each of {split} GPUs' if split > 1 else ''}: {parts} = {least:.1f} GiB"
-
-    def start(self, place: Place) -> float:
-        """Seconds until it is up; servers that share a GPU start one after the other."""
-        return (START_S + self.size.weights() / LOADS) * place.sharing
-
     def seconds(self, place: Place, dialogues: float) -> tuple[float, str]:
         """Seconds that a dialogue takes of it with so many in a copy, and what takes most of them."""
         assert self.work is not None
@@ -100,20 +89,19 @@ class Demand:
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast a phase is."""
+    """How fast a phase is: its dialogues, how many at once and per second, and the tokens that its servers write per second.
+
+    `start` is the seconds until all servers are up, `bottleneck` the unit that the others wait for, and `why` what that does
+    most of the time.
+    """
 
     dialogues: float = 0
     at_once: int = 0
     per_second: float = math.inf
-    """Dialogues."""
     tokens_per_second: float = 0
-    """Written, by all its servers."""
     start: float = 0
-    """Seconds until all servers are up."""
     bottleneck: str = ""
-    """Name of the unit that the others wait for."""
     why: str = ""
-    """What the bottleneck does most of the time."""
 
     @property
     def hours(self) -> float:
@@ -147,5 +135,6 @@ def pace(servers: Sequence[tuple[Demand, Sequence[Place]]]) -> Pace:
     slowest = rates.index(rate) if rate in rates else spent.index(max(spent))
     demand, places = servers[slowest]
     written = rate * sum(part * work.written for part, work in zip(parts, works, strict=True))
-    start, why = max(demand.start(places[0]) for demand, places in servers), demand.seconds(places[0], full[slowest])[1]
-    return Pace(dialogues, int(flight), rate, written, start, demand.unit.name, why)
+    # Servers that share a GPU start one after the other.
+    start = max((START_S + demand.size.weights() / LOADS) * places[0].sharing for demand, places in servers)
+    return Pace(dialogues, int(flight), rate, written, start, demand.unit.name, demand.seconds(places[0], full[slowest])[1])

@@ -36,15 +36,13 @@ _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
 @dataclass(frozen=True)
 class Attention:
-    """Layers that keep the same cache."""
+    """Layers that keep the same cache: for each token and head so many numbers (`width`: its key and value), for the last
+    `window` tokens (None: all). A layer with latent attention has one head, whose width is that of the vector."""
 
     layers: int
     heads: int
-    """Key and value heads; 1 where a layer keeps one latent vector per token."""
     width: int
-    """Numbers that a head keeps per token: its key and value, or the latent vector."""
     window: int | None = None
-    """Tokens that they look back; None: all."""
 
 
 @dataclass(frozen=True)

@@ -19,22 +19,21 @@ CONTEXT = 8192  # tokens that a dialogue gets at least where its spec allows the
 
 @dataclass(frozen=True)
 class Workload:
-    """What a model is asked in a run, or in a phase of it. Means are per dialogue."""
+    """What a model is asked in a run, or in a phase of it.
+
+    It takes part in `dialogues` of the `of` that the phase holds (0: as many). `context` is the most tokens of a request and
+    its reply, `length` the same of a dialogue at the 95th percentile (0: unknown). Means per dialogue: `read` tokens of prompts
+    that its cache does not hold from the request before, and `written` tokens. `kept`: whether it is asked again in the same
+    dialogue, and so should keep what it has read.
+    """
 
     context: int
-    """Tokens of its longest request and reply together, at most."""
     length: int = 0
-    """The same in a dialogue at the 95th percentile; 0: unknown."""
     dialogues: float = 0
-    """How many it takes part in."""
     of: float = 0
-    """How many the phase holds in all; 0: as many."""
     read: float = 0
-    """Prompt tokens that its cache does not hold from the request before."""
     written: float = 0
-    """Tokens of its replies."""
     kept: bool = True
-    """Whether it is asked again in the same dialogue, and so should keep what it has read."""
 
     def __add__(self, other: Workload) -> Workload:
         """Both, on one server."""

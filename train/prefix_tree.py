@@ -73,14 +73,14 @@ def alike(sequences: Sequence[Sequence[int]], names: Sequence[str]) -> list[list
     for n in order:
         last = groups[-1][-1] if groups else n
         shorter = min(len(sequences[last]), len(sequences[n]))
-        if groups and names[last] == names[n] and 2 * _shared(sequences[last], sequences[n]) >= shorter:
+        if groups and names[last] == names[n] and 2 * shared(sequences[last], sequences[n]) >= shorter:
             groups[-1].append(n)
         else:
             groups.append([n])
     return sorted(sorted(group) for group in groups)
 
 
-def _shared(a: Sequence[int], b: Sequence[int]) -> int:
+def shared(a: Sequence[int], b: Sequence[int]) -> int:
     """How many tokens both begin with."""
     return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 

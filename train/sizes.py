@@ -14,7 +14,7 @@ from core.errors import UserError
 from core.specs import EMBEDDED_PREFIX
 from serve.checkpoints.embedded import materialise
 from serve.checkpoints.places import local_path
-from serve.sizes import ARCHITECTURES, known_architecture
+from serve.sizes import ARCHITECTURES, GIB, known_architecture
 from train.models import share_qkv
 from train.recipes import check_targets, lora_config
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from train.recipes import Recipe, Task
 
-GIB = 2**30
 Strategy = Literal["ddp", "zero2", "zero3"]
 STRATEGIES: dict[Strategy, str] = {"ddp": "one GPU or DDP", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
 OVERHEAD = 3 * GIB  # CUDA context, NCCL buffers, fragmentation
@@ -80,21 +79,18 @@ def architecture(name: str) -> tuple[PretrainedConfig, str]:
     try:
         if folder.is_dir():
             return AutoConfig.from_pretrained(folder, local_files_only=True), f"{folder}/config.json"
-        if known := known_architecture(name):
-            return AutoConfig.for_model(**known[1]), f"{known[0]} in configs/serve/{ARCHITECTURES.name}"
+        if listed := known_architecture(name):
+            return AutoConfig.for_model(**listed[1]), f"{listed[0]} in configs/serve/{ARCHITECTURES.name}"
         local_path(name, "model_name_or_path")
         return AutoConfig.from_pretrained(name, local_files_only=True), "the hub cache"
     except (OSError, ValueError) as error:
+        problem = f"{name} is neither a folder here nor in the hub cache, nor listed in {ARCHITECTURES}"
+        remedy = "download its config.json, or add its shape to that file"
         if folder.is_dir():
             line = str(error).split("\n")[0]
-            raise UserError(
-                f"model_name_or_path: {folder}: no config.json that transformers reads ({line}); InternLM2 has to be converted "
-                f"first: python -m serve convert {folder} {folder}-llama"
-            ) from None
-        raise UserError(
-            f"model_name_or_path: {name} is neither a folder here nor in the hub cache nor in {ARCHITECTURES}: download its "
-            "config.json, or add its shape to that file"
-        ) from None
+            problem = f"{folder}: no config.json that transformers reads ({line})"
+            remedy = f"InternLM2 has to be converted first: python -m serve convert {folder} {folder}-llama"
+        raise UserError(f"model_name_or_path: {problem}: {remedy}") from None
 
 
 def measure(config: PretrainedConfig, lora: LoraConfig, dtype: str = "auto", fused_qkv: bool = False) -> TrainingShape:
@@ -138,7 +134,7 @@ def measure(config: PretrainedConfig, lora: LoraConfig, dtype: str = "auto", fus
             weight_bytes=getattr(torch, str(stored).removeprefix("torch.")).itemsize,
         )
     except AttributeError as error:
-        raise UserError(f"model_name_or_path: plan knows Llama-like bases only: {error}") from None
+        raise UserError(f"model_name_or_path: a plan needs a Llama-like base: {error}") from None
 
 
 def shape_of(recipe: Recipe[Any]) -> TrainingShape:
@@ -200,16 +196,6 @@ def memory(
         "optimizer": math.ceil(shape.trainable * states / split_states),
         "activations": kept,
         "logits": logits,
-        "overhead": OVERHEAD,
-    }
-
-
-def serving_memory(shape: TrainingShape, dialogues: int, length: int) -> dict[str, int]:
-    """Bytes by part on the GPU of the vLLM server that a policy samples from, so many dialogues of `length` tokens at once: the
-    weights (the adapter is merged into them at every step) and the cache, a key and a value a token and layer."""
-    return {
-        "weights": shape.total * shape.weight_bytes,
-        "cache": dialogues * length * 2 * shape.layers * shape.keys * shape.weight_bytes,
         "overhead": OVERHEAD,
     }
 

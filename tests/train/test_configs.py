@@ -345,8 +345,8 @@ def test_a_kernel_is_explained_by_the_plan_and_refused_without_its_package(monke
     for name, reads_trees in (("esc_role_qwen1.5_14b", False), ("esc_rank_internlm2_7b", True)):
         recipe = read_recipe(CONFIGS / f"train/{name}.yaml", [*CPU, "--attn_implementation", kernel])
         (note,) = [note for note in make_plan(recipe)["notes"] if note.startswith("attn_implementation: ")]
-        assert f"{kernel}: comes ready built from the hub" in note
-        assert ("the ranker then reads a dialogue once a question" in note) is reads_trees
+        assert f"{kernel}: comes from the hub" in note
+        assert ("the ranker then reads a dialogue once per question" in note) is reads_trees
     monkeypatch.setattr(import_utils, "is_kernels_available", lambda: False)
     with pytest.raises(
         UserError, match=r"kernels-community/flash-attn2 is loaded by the package kernels \(from 0\.17\.\d to below"

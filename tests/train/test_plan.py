@@ -16,7 +16,7 @@ from core.files import write_jsonl
 from core.machine import TRAINS
 from core.tables import to_console
 from data_prep.scores.rank_sft import RankExample
-from train.plan import LAUNCHES, make_plan, tables
+from train.plan import make_plan, tables
 from train.sizes import GIB, OVERHEAD, TrainingShape, architecture, count_steps, flops_per_token, layer_bytes, measure, memory
 
 QWEN, INTERNLM = "Qwen/Qwen1.5-14B-Chat", "internlm/internlm2-chat-7b"
@@ -241,32 +241,6 @@ def test_operations_are_what_torch_counts(checkpointing: bool) -> None:
     assert counter.get_total_flops() == pytest.approx(expected, rel=0.02)
 
 
-@pytest.mark.slow
-def test_operations_that_a_layer_starts_are_as_many_as_counted() -> None:
-    import torch
-    from peft.helpers import disable_input_dtype_casting
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Starts(TorchDispatchMode):
-        """Counts what computes or copies: not views, nor empty tensors."""
-
-        count = 0
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            out = func(*args, **(kwargs or {}))
-            name = func.name()
-            self.count += not (func.is_view or "empty" in name or "detach" in name or "_unsafe_view" in name)
-            return out
-
-    def started(layers: int) -> int:
-        model, _ = tiny(layers, "sdpa", "bfloat16", 0.05)
-        with Starts() as starts, disable_input_dtype_casting(model), torch.autocast("cpu", torch.bfloat16):
-            model(input_ids=torch.randint(0, 64, (1, 64)), use_cache=False).logits.sum().backward()
-        return starts.count
-
-    assert (started(4) - started(2)) / 2 == pytest.approx(LAUNCHES, rel=0.1)
-
-
 # --- the command ----------------------------------------------------------------------------------------------------------
 
 
@@ -344,8 +318,8 @@ def test_the_ranker_counts_the_papers_dialogues_or_the_files(tmp_path: Path) -> 
         planned(tmp_path, **files | {"max_length": 999}, attn_implementation=kind) for kind in ("sdpa", "flash_attention_2")
     )
     assert (found["examples"], apart["examples"]) == (3, 9) and "9 in trees" in found["examples_from"]
-    words = 3 * (2 + 17 + 2)  # of three prompts: their number, which is two words, what they share, the question and the answer
-    assert found["tokens"] == pytest.approx(apart["tokens"] * (words - 2 * 19) / words, rel=0.01)
+    begins = 4 * 5 + len(f"en0 {shared} ")  # bytes, with the tokens before a message; counted once, not three times
+    assert found["tokens"] == pytest.approx(apart["tokens"] - 2 * (3 * 2 * begins / 4), abs=1), "two epochs, three dialogues"
 
 
 def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[Any, str, str]:

@@ -99,7 +99,7 @@ def test_a_plan_says_what_it_could_not_look_at(tmp_path: Path, tiny: dict[str, P
     ):
         path = write_recipe(tmp_path / "r.yaml", "role", Path(base), data, tmp_path / "out")
         notes = plan.make_plan(parse_recipe("role", ["--config", str(path)]))["notes"]
-        assert any(note.startswith(f"not looked at, as training will: {unseen}") for note in notes)
+        assert any(note.startswith(f"not checked, as training will: {unseen}") for note in notes)
 
 
 def test_a_quantised_base_needs_its_package_and_is_not_divided(

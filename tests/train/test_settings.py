@@ -136,7 +136,7 @@ def test_kernels_reach_the_base_and_nothing_else_does(tmp_path: Path, tiny: dict
     made = parse_recipe(
         "role", ["--config", str(write_recipe(tmp_path / "k.yaml", "role", tiny["llama"], data, tmp_path / "out", **given))]
     )
-    assert any(note.startswith("model_init_kwargs: use_kernels: comes ready built") for note in make_plan(made)["notes"])
+    assert any(note.startswith("model_init_kwargs: use_kernels: comes from the hub") for note in make_plan(made)["notes"])
     with pytest.raises(UserError, match="model_init_kwargs: use_kernels is loaded by the package kernels"):
         check_machine(made)
     asked: list[Any] = []
