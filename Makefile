@@ -25,7 +25,7 @@ PEERS       := .venv-peers
 # One set for every Python, which the lowest decides, but for two: vLLM wants setuptools < 81 above 3.11, and cuda-python 12 ends
 # at 3.12.
 RESOLVE_GPU  = printf 'setuptools<81\ncuda-python>=13\n' | $(BIN)/uv pip compile --quiet --python-platform x86_64-manylinux_2_28 \
-               --python-version 3.11 $(foreach extra,gpu data metrics tasks ray kernels,--extra $(extra)) --constraint - \
+               --python-version 3.11 $(foreach extra,gpu data metrics tasks ray kernels qlora,--extra $(extra)) --constraint - \
                --no-header --no-annotate --no-config pyproject.toml
 PREP        := $(BIN)/python -m data_prep
 SAMPLES     := data_prep/bundled

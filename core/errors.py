@@ -80,7 +80,7 @@ def need_modules(*modules: str, purpose: str = "this command") -> None:
 # Modules whose name differs from their package's.
 _PACKAGES = {"sklearn": "scikit-learn", "rouge_score": "rouge-score", "lm_eval": "lm-eval", "google": "protobuf"}
 _TESTS = {"peers", "dev"}  # extras of this project's own tests
-_NOT_SET_UP = {"anonymise", "kernels", "peers", "ray", "trackio"}  # extras that `make setup` leaves out
+_NOT_SET_UP = {"anonymise", "kernels", "peers", "qlora", "ray", "trackio"}  # extras that `make setup` leaves out
 
 
 def _extras(packages: set[str]) -> list[str]:

@@ -4,6 +4,7 @@ which names it and the way on."""
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import runpy
 import subprocess
@@ -32,6 +33,7 @@ case "$*" in
   *) echo "0, GPU-1, 81920, 4";;
 esac
 """
+FIND_SPEC = importlib.util.find_spec  # before a test hides packages
 COME_ALONG = {"h11": "uvicorn", "httpx": "huggingface_hub", "pyarrow": "datasets", "spacy": "presidio_analyzer"}
 
 
@@ -103,6 +105,18 @@ def test_a_driver_that_is_new_enough_leaves_it_to_torch(
     recipe, script = ROOT / "configs" / "train" / "esc_supporter.yaml", str(ROOT / "train" / "esc_supporter.py")
     monkeypatch.setattr(sys, "argv", [script, "--config", str(recipe)])
     assert " finds none: pip install 'esc-eval[gpu]'" in fails(lambda: runpy.run_path(script, run_name="__main__"), capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("bare")
+def test_a_quantised_base_names_its_package_before_data_and_base(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, script = ROOT / "configs" / "train" / "esc_role_qwen3_8b_qlora.yaml", str(ROOT / "train" / "esc_role.py")
+    monkeypatch.setattr("importlib.util.find_spec", lambda *name: None if name == ("bitsandbytes",) else FIND_SPEC(*name))
+    monkeypatch.setattr(sys, "argv", [script, "--config", str(recipe), "--use_cpu", "true"])
+    error = fails(lambda: runpy.run_path(script, run_name="__main__"), capsys)
+    assert error == "error: load_in_4bit needs bitsandbytes, not installed here: pip install 'esc-eval[qlora]'\n"
 
 
 @pytest.mark.engine
@@ -181,6 +195,7 @@ def test_every_import_beyond_the_base_install_has_an_extra() -> None:
         (("lm_eval",), "run `make setup`, or pip install 'esc-eval[tasks]'"),
         (("torch", "huggingface_hub"), "run `make setup`, or pip install 'esc-eval[gpu,hub]' on a GPU node"),
         (("trackio",), "not installed here: pip install 'esc-eval[trackio]'"),
+        (("bitsandbytes",), "not installed here: pip install 'esc-eval[qlora]'"),
         (("presidio_analyzer", "presidio_anonymizer"), "not installed here: pip install 'esc-eval[anonymise]'"),
         (("unheard_of",), "not installed here: run `make setup`, or install it"),
     ],

@@ -72,7 +72,7 @@ def check_numbers(found: NDArray[Any], voice: str) -> None:
 
 def check_machine(recipe: Recipe[Any]) -> None:
     """Raise `UserError` where one process sees several GPUs: the Trainer would use all of them and multiply the batch; and
-    where kernels are to come from the hub without the package that loads them.
+    where the package is missing that loads kernels from the hub, or quantises the base.
 
     Says so when bf16 is asked for on a CPU without instructions for it: emulated, products were 8 times as slow as in fp32
     where it was measured.
@@ -93,6 +93,8 @@ def check_machine(recipe: Recipe[Any]) -> None:
             f"{kernel} is loaded by the package kernels (from {KERNELS_MIN_VERSION} to below {KERNELS_MAX_VERSION}), which is "
             "not here: pip install 'esc-eval[kernels]', or take attn_implementation: sdpa and no model_init_kwargs"
         )
+    if recipe.model.load_in_4bit:
+        need_modules("bitsandbytes", purpose="load_in_4bit")
     if recipe.training.use_cpu and recipe.training.bf16 and not bf16_instructions():
         say("note: this CPU has no bf16 instructions, --bf16 false trains several times faster here")
 

@@ -16,7 +16,7 @@ from tests.launch.resolving import PYTHONS, resolve
 ROOT = CONFIGS.parent
 FILE = CONFIGS / "constraints-gpu.txt"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = ("gpu", "data", "metrics", "tasks", "ray", "kernels")
+EXTRAS = ("gpu", "data", "metrics", "tasks", "ray", "kernels", "qlora")
 
 
 def pins() -> dict[str, Version]:

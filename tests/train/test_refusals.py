@@ -122,7 +122,7 @@ def test_a_quantised_base_needs_its_package_and_is_not_divided(
 @pytest.mark.full
 def test_qlora_trains(tmp_path: Path, tiny: dict[str, Path]) -> None:
     """bitsandbytes has 4 bits on a CPU, too."""
-    pytest.importorskip("bitsandbytes", reason="the package bitsandbytes is not here")
+    pytest.importorskip("bitsandbytes", reason="pip install 'esc-eval[qlora]'")
     from tests.train.conftest import losses, train
 
     data, out = write_data(tmp_path, "role", train=8, valid=2), tmp_path / "out"
