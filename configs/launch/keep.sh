@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # How the SkyPilot tasks of this folder keep their results, on machines that may be taken away at any moment. Not a job by itself.
 #   keep runs/NAME BUCKET   brings back what BUCKET/NAME has, then copies the folder there every KEEP_EVERY seconds (default 300) and
-#                           at the end, well or not.
-# A bucket holds neither links nor an SQLite file that is being written: the folder is on the machine's own disk.
+#                           at the end, even after a failure.
+# A bucket can hold neither links nor an SQLite file that is being written: the folder is on the machine's own disk.
 keep() {
   folder=$1 copy=$2/$(basename "$1")
   if [ ! -e "$folder" ] && [ -e "$copy" ]; then cp -r "$copy" "$folder"; fi
@@ -12,8 +12,8 @@ keep() {
   trap 'kill "$keeper" || true; save 0' EXIT
 }
 
-# Copies what was not written to for so many seconds: nothing is copied by half. Stored answers are copied by SQLite, also while a run
-# adds to them. What links point at comes last: a training whose copy has `adapter` has all of it.
+# Copies files that were not written to for this many seconds, so that none is copied half-written. Stored answers are copied by
+# SQLite, even while a run adds to them. What links point at comes last: a training whose copy has `adapter` is complete.
 save() (
   cd "$folder"
   exec 9> .keeping

@@ -1,8 +1,8 @@
 #!/bin/bash
-# One supporter as one vLLM server over two nodes of eight GPUs: sixteen copies (data parallel) under Ray, and a run beside it.
-# For a supporter of your own that is small enough for one GPU and asked often; `serve.replicas` on single nodes keeps dialogues
-# with their cache and is the better choice where it suffices. Nothing else of the run fits on these GPUs: seeker and judge answer
-# elsewhere (SEEKER_URL, JUDGE_URL).
+# One supporter as one vLLM server over two nodes of eight GPUs: sixteen copies (data parallel) under Ray, and a run.
+# For your own supporter, if it fits one GPU and gets many calls; `serve.replicas` on single nodes keeps each dialogue with its
+# cache, and is better if it suffices. These GPUs have no room for other models: seeker and judge are served elsewhere
+# (SEEKER_URL, JUDGE_URL).
 # Prerequisite: pip install -c configs/constraints-gpu.txt -e '.[gpu,ray]' into .venv, or into what ESC_EVAL_VENV names; a spec
 # (SUPPORTER) with serve: {data_parallel: 16, data_parallel_local: 8}.
 #   mkdir -p runs && sbatch --export=ALL,SUPPORTER=mine.yaml,SEEKER_URL=http://HOST:8000/v1,JUDGE_URL=http://HOST:8001/v1 \

@@ -3,7 +3,7 @@
 # Prerequisite: make setup-gpu, or another environment that ESC_EVAL_VENV names; the recipe's data and converted base.
 #   mkdir -p runs && sbatch configs/launch/slurm_train_rank_paper.sh
 # Override example, English only: sbatch --array=0-6 configs/launch/slurm_train_rank_paper.sh
-# The same line again resumes from the last checkpoints. One adapter for all dimensions (esc_rank_internlm2_7b.yaml) needs no job of
+# The same command resumes from the last checkpoints. One adapter for all dimensions (esc_rank_internlm2_7b.yaml) needs no job of
 # its own; its header has the line.
 #
 # Expected, by `python -m train plan` of the recipe (never measured on GPUs here): docs/serve-and-scale.md, "What it would cost".

@@ -3,7 +3,7 @@
 # Prerequisite: make setup-gpu, or another environment that ESC_EVAL_VENV names; the recipe's data and base,
 # and a disk that all nodes share, so that a resumed run finds its checkpoints.
 #   mkdir -p runs && sbatch configs/launch/slurm_train_role.sh
-# The same line again resumes from the last checkpoint; a job that Slurm requeues does so by itself.
+# The same command resumes from the last checkpoint; a job that Slurm requeues does so by itself.
 #
 # Expected, by `python -m train plan` of the recipe (never measured on GPUs here): docs/serve-and-scale.md, "What it would cost".
 # One node of eight is enough for the recipe's data: take two only for more.
