@@ -1,7 +1,7 @@
 """Trees of questions: an answer leads to another question or to the end, and adds its points to the outcome.
 
-A tree may have several outcomes instead, as dimensions of their own. Then an answer may give a level of its question's outcome:
-of several on the way the worst counts, and where none is given the best.
+A tree may have several outcomes instead, as dimensions of their own. An answer may then give a level of its question's outcome:
+the worst level on the way counts, or the best of all if no answer gives one.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from core.scales import level_name
 from core.settings import Settings
 
 END = "END"
-OUTCOME = "outcome"  # the dimension that a tree has beside its questions
+OUTCOME = "outcome"  # a tree's further dimension besides its questions
 
 
 class TreeAnswer(Settings):
-    """Where an answer leads; written `yes: next_question` where it has no points."""
+    """Where an answer leads. `yes: next_question` is short for an answer without points."""
 
     goto: str = Field(default=END, coerce_numbers_to_str=True)
     """The next question, or END."""
     points: int | float = Field(default=0, exclude_if=lambda points: points == 0)
-    """What it adds to the outcome, in whole or half points. Given to ends alone, they are the ends' values."""
+    """Whole or half points added to the outcome. If only final answers have points, these are their values."""
     level: str | None = Field(default=None, exclude_if=lambda level: level is None)
-    """The level that the question's outcome has at best from here on, where the rubric has `outcomes`."""
+    """The best level that the question's outcome can still have, if the rubric has `outcomes`."""
     offered: bool = Field(default=True, exclude_if=lambda offered: offered)
-    """Whether the judge is told of it, by methods that read an answer out of free text; else it is understood all the same."""
+    """Whether methods that find an answer in free text offer it to the judge. It is understood even if not."""
     not_applicable: bool = Field(default=False, exclude_if=lambda nothing: not nothing)
-    """Whether the dialogue has nothing to rate: the end, and no outcome applies."""
+    """Whether the dialogue has nothing to rate: the tree ends, and no outcome applies."""
 
 
 class TreeQuestion(Settings):
@@ -41,43 +41,43 @@ class TreeQuestion(Settings):
     label: dict[Language, str]
     """Its name in tables."""
     text: dict[Language, str]
-    """What is asked."""
+    """The question."""
     examples: dict[Language, str] = Field(default={}, exclude_if=lambda examples: not examples)
-    """What helps to answer it; stands below it."""
+    """Help for answering it, shown below it."""
     outcome: str = Field(default=OUTCOME, exclude_if=lambda outcome: outcome == OUTCOME)
-    """The outcome that its answers bear on, where the rubric has `outcomes`."""
+    """The outcome that its answers contribute to, if the rubric has `outcomes`."""
     answers: dict[str, TreeAnswer] = Field(min_length=2)
     """Answer → where it leads."""
 
     @field_validator("answers", mode="before")
     @classmethod
-    def _short(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        return {level_name(name): {"goto": to} if isinstance(to, str | int) else to for name, to in given.items()}
+    def _short(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict):
+            return raw
+        return {level_name(name): {"goto": to} if isinstance(to, str | int) else to for name, to in raw.items()}
 
 
 Tree = Mapping[str, TreeQuestion]
 
 
 def tree_faults(tree: Tree, levels: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    """Everything that keeps a tree from being asked, as `questions.KEY…: what is wrong`. `levels` are those of its outcomes, by
-    name, where it has several."""
+    """All faults of a tree, as `questions.KEY…: what is wrong`. `levels` are those of its outcomes, by name, if it has
+    several."""
     for key, question in tree.items():
         if key in (END, OUTCOME, *levels):
-            yield f"questions.{key}: the name has a meaning of its own: rename the question"
+            yield f"questions.{key}: this name is reserved: rename the question"
         if question.outcome not in (levels or (OUTCOME,)):
-            known = ", ".join(levels) or "none"
-            yield f"questions.{key}.outcome: {question.outcome!r} is not among the rubric's outcomes: {known}"
+            names = ", ".join(levels) or "none"
+            yield f"questions.{key}.outcome: {question.outcome!r} is not among the rubric's outcomes: {names}"
         for name, answer in question.answers.items():
             if answer.goto not in tree and answer.goto != END:
                 yield f"questions.{key}.answers.{name}.goto: no question {answer.goto!r}: write one of {', '.join(tree)}, {END}"
             if answer.level is not None and answer.level not in levels.get(question.outcome, ()):
-                yield f"questions.{key}.answers.{name}.level: {answer.level!r} is no level of outcome {question.outcome}"
+                yield f"questions.{key}.answers.{name}.level: {answer.level!r} is not a level of outcome {question.outcome}"
             if answer.not_applicable and answer.goto != END:
-                yield f"questions.{key}.answers.{name}.goto: where nothing is to be rated, it is {END}"
+                yield f"questions.{key}.answers.{name}.goto: an answer with not_applicable must lead to {END}"
             if answer.points * 2 % 1:
-                yield f"questions.{key}.answers.{name}.points: {answer.points} is no whole or half number"
+                yield f"questions.{key}.answers.{name}.points: {answer.points} is not a whole or half number"
     try:
         last_first = order(tree)
     except CycleError as error:
@@ -88,11 +88,11 @@ def tree_faults(tree: Tree, levels: Mapping[str, Mapping[str, float]]) -> Iterat
         reached |= _leads(tree[key]) if key in reached else set()
     for key in tree:
         if key not in reached:
-            yield f"questions.{key}: no answer leads to it from the first question: lead to it or leave it out"
+            yield f"questions.{key}: cannot be reached from the first question: lead to it or leave it out"
     if lacking := levels.keys() - {question.outcome for question in tree.values()}:
-        yield f"outcomes: no question bears on {', '.join(sorted(lacking))}"
+        yield f"outcomes: no question contributes to {', '.join(sorted(lacking))}"
     if not levels and len(outcomes(tree)) < 2:
-        yield "questions: every way through has the same points: give some answers points, which add up to the outcome"
+        yield "questions: all paths have the same points: give some answers points, which add up to the outcome"
 
 
 def _leads(question: TreeQuestion) -> set[str]:
@@ -100,31 +100,31 @@ def _leads(question: TreeQuestion) -> set[str]:
 
 
 def order(tree: Tree) -> list[str]:
-    """The questions of a tree, each after all that it leads to. Raises `CycleError` for a circle."""
+    """The questions of a tree, each after all those that it leads to. Raises `CycleError` for a circle."""
     return [*TopologicalSorter({key: _leads(question) & set(tree) for key, question in tree.items()}).static_order()]
 
 
 def open_outcomes(tree: Tree, key: str) -> set[str]:
-    """The outcomes that a question and all that it may lead to bear on."""
+    """The outcomes to which a question, and all questions that it may lead to, contribute."""
     reached = {key}
-    for one in reversed(order(tree)):
-        reached |= _leads(tree[one]) if one in reached else set()
-    return {tree[one].outcome for one in reached & set(tree)}
+    for question in reversed(order(tree)):
+        reached |= _leads(tree[question]) if question in reached else set()
+    return {tree[question].outcome for question in reached & set(tree)}
 
 
 def longest_way(tree: Tree) -> dict[str, str]:
-    """For every question the answer after which most are still to be asked."""
-    asked, way = {END: 0}, dict[str, str]()
+    """For every question, the answer that most questions may follow."""
+    lengths, way = {END: 0}, dict[str, str]()
     for key in order(tree):
         answers = tree[key].answers
-        way[key] = max(answers, key=lambda name: asked.get(answers[name].goto, 0))
-        asked[key] = 1 + asked.get(answers[way[key]].goto, 0)
+        way[key] = max(answers, key=lambda name: lengths.get(answers[name].goto, 0))
+        lengths[key] = 1 + lengths.get(answers[way[key]].goto, 0)
     return way
 
 
 def outcomes(tree: Tree) -> list[float]:
-    """The sums of points that ways from the first question to an end have, ascending."""
+    """The possible sums of points from the first question to an end, ascending."""
     sums: dict[str, set[float]] = {END: {0}}
     for key in order(tree):
-        sums[key] = {one.points + rest for one in tree[key].answers.values() for rest in sums.get(one.goto, ())}
+        sums[key] = {answer.points + later for answer in tree[key].answers.values() for later in sums.get(answer.goto, ())}
     return sorted(sums[next(iter(tree))]) if tree else []

@@ -1,9 +1,9 @@
-"""The verbs of a program: each is loaded when it is called, so that `--help` and a mistyped verb cost no imports.
+"""The verbs of a program. Each is loaded only when it is called, so that `--help` and a mistyped verb import nothing else.
 
-    app = program("What the program is for.")
+    app = program("The purpose of the program.")
     app.add("run", "evalsuite.commands.run:run", "Play, judge and report.", "Runs")
 
-A program's help lists the registry's lines; a verb's own help comes from its function's signature and docstring.
+A program's help shows the lines of `add`; a verb's own help comes from its function's signature and docstring.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ HELP = {"help_option_names": ["-h", "--help"]}
 
 
 class _Verb(TyperCommand):
-    """A verb that takes no option twice that holds one value: the first would be dropped without a word. What its path options
-    name is checked before it begins (`core.paths`)."""
+    """A verb that refuses an option of one value that is given twice, since the first would be silently dropped. Its path
+    options are checked before it begins (`core.paths`)."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
-        for option, times in Counter(given).items():
+        _, _, options = self.make_parser(ctx).parse_args(args=list(args))
+        for option, times in Counter(options).items():
             single = option.param_type_name == "option" and not getattr(option, "multiple", False)
             if times > 1 and single and not ctx.resilient_parsing:  # resilient: the shell completes a line
                 again = ", with another --out" if any("--out" in other.opts for other in self.params) else ""
@@ -38,37 +38,37 @@ class _Verb(TyperCommand):
                     f"{option.opts[0]} is given {times} times and takes one value: keep one; for the others run the command "
                     f"again{again}"
                 )
-        rest = super().parse_args(ctx, args)
+        extra = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
-            from core.paths import RUNNING, begin  # what it imports is not needed for help
+            from core.paths import RUNNING, begin  # help does not need its imports
 
             assert self.callback is not None, "a verb has a function"
             token = begin(inspect.unwrap(self.callback), ctx.params)
             ctx.call_on_close(lambda: RUNNING.reset(token))
-        return rest
+        return extra
 
 
 class _Unloaded(TyperCommand):
-    """The place of a verb, or of a group of verbs, in its program's help."""
+    """A verb, or a group of verbs, that is not loaded yet: it has only its line in the program's help."""
 
     place = ""
 
     def load(self) -> Any:
         """The verb itself."""
         module, _, attribute = self.place.partition(":")
-        found = getattr(import_module(module), attribute)
-        if isinstance(found, typer.Typer):
-            command: Any = typer.main.get_group(found)  # of one verb, too
+        verb = getattr(import_module(module), attribute)
+        if isinstance(verb, typer.Typer):
+            command: Any = typer.main.get_group(verb)  # even of a single verb
         else:
             app = Verbs()
-            app.command(self.name)(found)
+            app.command(self.name)(verb)
             command = typer.main.get_command(app)
         command.name = self.name
         return command
 
 
 class _Group(TyperGroup):
-    """Verbs that are loaded when they are asked for by name."""
+    """Verbs that are loaded when they are called by name."""
 
     _listing = False
 
@@ -87,7 +87,7 @@ class _Group(TyperGroup):
 
 
 class Verbs(typer.Typer):
-    """A typer app whose verbs check their path options, and complete the values that have names."""
+    """A typer app whose verbs check their path options, and complete the names of bundled files."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"cls": _Group, "pretty_exceptions_enable": False, "add_completion": False, **settings})
@@ -101,7 +101,7 @@ class Verbs(typer.Typer):
         register = super().command(name, cls=_Verb, **{"context_settings": HELP, **settings})
 
         def add(verb: F) -> F:
-            from core.paths import prepare  # what it imports is not needed for help
+            from core.paths import prepare  # help does not need its imports
 
             prepare(verb)
             register(verb)
@@ -119,7 +119,7 @@ def program(about: str, epilog: str | None = None) -> Verbs:
         shown: Annotated[
             bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version and exit.")
         ] = False,
-        debug: Annotated[bool, typer.Option("--debug", help="Show the traceback where a library fails.")] = False,
+        debug: Annotated[bool, typer.Option("--debug", help="Show the traceback if a library fails.")] = False,
     ) -> None:
         if debug:
             from core.third_party import DEBUG

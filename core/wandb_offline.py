@@ -1,4 +1,4 @@
-"""wandb as both training and reports use it: optional, offline without a key, never asking for one."""
+"""wandb for training and reports: optional, offline without a key, never asking for one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from core.errors import need_modules
 
 
 def offline_without_key(say: Callable[[str], None]) -> None:
-    """Have wandb write offline (WANDB_MODE=offline), and `say` so, when there is no key and no mode was chosen.
+    """Make wandb write offline (WANDB_MODE=offline), and `say` so, if there is no key and no mode was chosen.
 
     A key is WANDB_API_KEY, or an entry for the server (WANDB_BASE_URL or wandb's own) in ~/.netrc.
     """
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
     netrc = ""
-    with suppress(OSError, RuntimeError):  # RuntimeError: nobody knows a home
+    with suppress(OSError, RuntimeError):  # RuntimeError: no home folder
         netrc = (Path.home() / ".netrc").read_text(encoding="utf-8")
     if "WANDB_MODE" not in os.environ and not os.environ.get("WANDB_API_KEY") and host not in netrc:
         os.environ["WANDB_MODE"] = "offline"
@@ -26,5 +26,5 @@ def offline_without_key(say: Callable[[str], None]) -> None:
 
 
 def need_wandb() -> None:
-    """Raise `UserError` when wandb, which is optional, is not installed."""
+    """Raise `UserError` if wandb, which is optional, is not installed."""
     need_modules("wandb", purpose="logging to wandb")

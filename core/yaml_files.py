@@ -14,12 +14,12 @@ from core.files import CONFIGS, DEEPEST, problems_in, read_text
 
 M = TypeVar("M", bound=BaseModel)
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser is about ten times as fast
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is about ten times as fast
 
 
 class _OnceLoader(_Loader):
-    """YAML's safe loader with two rules of YAML 1.2: a key that a mapping has twice is an error (the later value would silently
-    win), and only true and false are truth values (yes and off are levels of rubrics, and no is Norwegian)."""
+    """YAML's safe loader with two rules of YAML 1.2: a duplicate key is an error (the later value would silently win), and only
+    true and false are truth values (yes and off are levels of rubrics, and no is Norwegian)."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set[str]()
@@ -38,12 +38,12 @@ _OnceLoader.yaml_implicit_resolvers = {
 }
 _OnceLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("true|True|TRUE|false|False|FALSE"), [*"tTfF"])
 
-# A text with fewer brackets and shallower indents has no deep nesting: only others are looked at event by event.
+# A text with fewer brackets and shallower indents is not deeply nested; only others are checked event by event.
 _BRACKETS, _INDENTED = 100, re.compile(r"^[ ?-]{60}", re.MULTILINE)
 
 
 def _too_deep(text: str) -> int | None:
-    """The line of a value within more than `DEEPEST` others, if any: libyaml's recursion would end the process."""
+    """The line of a value nested deeper than `DEEPEST`, if any: libyaml's recursion would crash the process."""
     if text.count("[") + text.count("{") < _BRACKETS and not _INDENTED.search(text):
         return None
     depth = 0
@@ -55,12 +55,12 @@ def _too_deep(text: str) -> int | None:
 
 
 def load_yaml(path: Path, what: str) -> Any:
-    """Parsed YAML, or a `UserError` with file and line."""
+    """The value of a YAML file. Raises `UserError` with file and line."""
     return parse_yaml(read_text(path, what), path)
 
 
 def parse_yaml(text: str, place: object) -> Any:
-    """Parsed YAML, or a `UserError` with the place that the text is from, and the line."""
+    """The value of a YAML text. Raises `UserError` with its place and the line."""
     try:
         if line := _too_deep(text):
             raise UserError(f"{place}:{line}: malformed YAML: nested too deeply")
@@ -68,12 +68,12 @@ def parse_yaml(text: str, place: object) -> Any:
     except yaml.MarkedYAMLError as error:
         at_line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{place}{at_line}: malformed YAML: {error.problem or error.context}") from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2024-13-41 is a date that is none
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2024-13-41 looks like a date
         raise UserError(f"{place}: malformed YAML: {' '.join(str(error).split())}") from None
 
 
 def read_yaml(path: Path, model: type[M], what: str) -> M:
-    """A YAML file as a model; errors name file, line and field."""
+    """A YAML file as a model. Raises `UserError` with file, line and field."""
     value = load_yaml(path, what)
     try:
         return model.model_validate(value)
@@ -84,7 +84,8 @@ def read_yaml(path: Path, model: type[M], what: str) -> M:
 
 
 def read_named(folder: str, name: str, model: type[M], what: str) -> M:
-    """A bundled config by name (configs/FOLDER/NAME.yaml) or one's own by path; unknown names are answered with near ones."""
+    """A bundled config by name (configs/FOLDER/NAME.yaml) or any other by path. Raises `UserError` that suggests similar
+    names."""
     if name.endswith((".yaml", ".yml")):
         return read_yaml(Path(name), model, what)
     path = CONFIGS / folder / f"{name}.yaml"
@@ -94,7 +95,7 @@ def read_named(folder: str, name: str, model: type[M], what: str) -> M:
 
 
 def _line_of(path: Path, location: tuple[int | str, ...]) -> str:
-    """`:line` of the deepest node on the way to a field that the YAML file has."""
+    """`:line` of a field in a YAML file, or of the deepest existing node on the way to it."""
     node = yaml.compose(read_text(path, "YAML"), Loader=_Loader)
     line = node.start_mark.line if node is not None else 0
     for part in location:

@@ -1,1 +1,1 @@
-"""Models: what they are (specs), how they are started (launch) and how they are asked (client, store)."""
+"""Models: planning and launching servers (plan, launch), checkpoints, and sending requests (client, store)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.starting import interrupted  # noqa: F401 - before what takes long to load
+from core.starting import interrupted  # noqa: F401 - before slow imports
 
 import os
 import re
@@ -39,7 +39,7 @@ from serve.plan import overview, plan_servers
 from serve.units import Workload
 
 CONVERSIONS = {"internlm2": convert_checkpoint, "chatglm": convert_chatglm}
-LOGS = Path("runs/serve")  # of `up`: server-NAME.log
+LOGS = Path("runs/serve")  # where `up` writes server-NAME.log
 
 app = program(
     "Bring models up as OpenAI-compatible servers on this machine. `esc-eval run` does this by itself; use this to keep "
@@ -53,22 +53,22 @@ def up(
         list[str], typer.Argument(metavar="SPEC…", help="Names (see `esc-eval models`) or YAML files of model specs."), IN_SPEC
     ],
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Port of the first server, the next ones follow. Default: free ones.")
+        int | None, typer.Option(min=1, max=65535, help="Port of the first server; the next ones follow. Default: free ports.")
     ] = None,
     print_only: Annotated[
         bool,
-        typer.Option("--print", help="Print what servers take and the shell commands, environment included; start nothing."),
+        typer.Option("--print", help="Print the servers' memory and shell commands, environment included; start nothing."),
     ] = False,
     gpus: Annotated[
         str | None,
-        typer.Option(metavar="GPU,…", help="With --print: for a machine with these GPUs (8xh100, or gigabytes: 80,80, 2x80)."),
+        typer.Option(metavar="GPU,…", help="With --print: plan for these GPUs (8xh100, or gigabytes: 80,80 or 2x80)."),
     ] = None,
     context: Annotated[
         int | None,
-        typer.Option(min=1024, help="Tokens of a request at most, where specs ask for more: less cache is enough then."),
+        typer.Option(min=1024, help="Limit on the tokens of a request, if specs ask for more, to need less cache."),
     ] = None,
     start_timeout: Annotated[
-        int, typer.Option(min=1, help="Seconds that a server may take to load its model and answer, once it is downloaded.")
+        int, typer.Option(min=1, help="Seconds for a server to load its model and answer, after the download.")
     ] = int(START_TIMEOUT),
     command: Annotated[
         str | None,
@@ -79,16 +79,16 @@ def up(
 ) -> None:
     """Start the servers that the specs need and keep them up until Ctrl-C, or while a command runs.
 
-    The command finds each model's base URL in its environment, as SERVE_URL_NAME (upper case, other signs as _).
+    The command gets each model's base URL in the environment variable SERVE_URL_NAME (upper case, other characters as _).
 
     Specs on the same base share one server: several names, or on GPUs several LoRA adapters. A spec with serve.replicas gets
-    so many servers behind one router, which has the first port. Example:
+    that many servers behind a router, which has the first port. Example:
 
     python -m serve up embedded --port 8000
     """
     chosen = [load_spec(name) for name in specs]
     words: list[str] = []
-    if command is not None:  # one that cannot be run is said before anything is started
+    if command is not None:  # refused before anything is started
         try:
             words = shlex.split(command)
         except ValueError as error:
@@ -97,17 +97,17 @@ def up(
             raise UserError(f"--exec {command!r}: no such command here")
     for spec in chosen:
         if spec.endpoint.base_url is not None:
-            say(mask_paths(f"{spec.name}: answers at {spec.endpoint.base_url}, nothing to start"), err=True)
+            say(mask_paths(f"{spec.name}: served at {spec.endpoint.base_url}, nothing to start"), err=True)
     if all(spec.endpoint.base_url is not None for spec in chosen):
         raise UserError("nothing to start: these specs have an endpoint.base_url")
     if gpus and not print_only:
-        raise UserError("--gpus is a machine to plan for: give --print, too")
+        raise UserError("--gpus only plans for another machine: add --print")
     machine = Machine.parse(gpus) if gpus else Machine.here()
     needs = dict.fromkeys((spec.name for spec in chosen), Workload(context)) if context else {}
     if print_only:
         plans = plan_servers(chosen, LOGS, port, resolve=False, machine=machine, needs=needs)
         for table in overview([PhaseModels(chosen, needs)], [[replace(plan, notes=[]) for plan in plans]], machine):
-            to_console(table, Screen(stderr=True))  # notes stand beside the commands
+            to_console(table, Screen(stderr=True))  # notes are printed with the commands
         ports = {plan.name: plan.port or 8000 + number for number, plan in enumerate(plans)}
         spare = max(ports.values())
         for plan in plans:
@@ -123,13 +123,13 @@ def up(
                 urls = {"SERVE_URL_" + re.sub(r"\W", "_", name).upper(): url for name, url in servers.endpoints.items()}
                 try:
                     raise typer.Exit(subprocess.call(words, env=os.environ | urls))
-                except OSError as error:  # a file without #!, for example
+                except OSError as error:  # such as a file without #!
                     raise UserError(f"--exec {command}: {error.strerror or error}") from None
             lost = set[str]()
             while servers.alive():
-                for name, what in servers.poll().items():
+                for name, problem in servers.poll().items():
                     if name not in lost:
-                        say(f"{what}\n# the other replicas continue", err=True)
+                        say(f"{problem}\n# the other replicas continue", err=True)
                         lost.add(name)
                 time.sleep(1)
             raise UserError(next(iter(servers.poll().values())))
@@ -137,24 +137,24 @@ def up(
         say("stopped", err=True)
 
 
-def _show(given: Mapping[str, ModelSpec], servers: Servers) -> None:
-    """Where the servers are, and a command that uses them. `given` maps what was typed → the spec."""
+def _show(specs: Mapping[str, ModelSpec], servers: Servers) -> None:
+    """Print the servers' addresses and a command that uses them. `specs` are by the names on the command line."""
     width = max(map(len, servers.endpoints))
     for name, url in servers.endpoints.items():
         say(f"{name:<{width}}  {url}")
     for plan in servers.plans:
         say(f"# {plan.name}: up after {servers.seconds[plan.name]:.0f} s, log {plan.log}")
     say("# Ctrl-C stops the servers. To use them, in another shell:")
-    # The demo with these models, each in a role of its spec's; a judge only where it has no other: the demo asks a trained one.
+    # The demo with these models in roles of their specs. Only dedicated judges judge: the demo has a trained one by default.
     config = CONFIGS / "eval" / "demo.yaml"
     config = config.relative_to(Path.cwd()) if config.is_relative_to(Path.cwd()) else config
     words = ["esc-eval", "run", "--config", str(config)]
     used = set[str]()
     for role in ("supporter", "seeker", "judge"):
-        able = [name for name, spec in given.items() if role in spec.roles and (role != "judge" or spec.roles == ("judge",))]
+        able = [name for name, spec in specs.items() if role in spec.roles and (role != "judge" or spec.roles == ("judge",))]
         if able:
-            name = min(able, key=used.__contains__)  # the first that has no role yet, if there is one
-            address = servers.endpoints.get(given[name].name)  # none where the spec has one of its own
+            name = min(able, key=used.__contains__)  # the first without a role so far, if any
+            address = servers.endpoints.get(specs[name].name)  # None if the spec has its own
             words += [f"--{role}", f"{name}@{address}" if address else name]
             used.add(name)
     say(shlex.join(words))
@@ -165,7 +165,7 @@ def convert(
     source: Annotated[
         str,
         typer.Argument(
-            help="Folder of a LoRA adapter (PEFT's) or of an InternLM2, ChatGLM2 or ChatGLM3 checkpoint, or `embedded`.",
+            help="Folder of a LoRA adapter (PEFT) or of an InternLM2, ChatGLM2 or ChatGLM3 checkpoint, or `embedded`.",
         ),
         Reads("name", IN_MODEL.files),
     ],
@@ -174,18 +174,19 @@ def convert(
     ] = None,
     base: Annotated[
         str | None,
-        typer.Option(help="Base of an adapter: a folder, hub id, or embedded:NAME. Default: the one that the adapter names."),
+        typer.Option(help="Base of an adapter: a folder, hub id, or embedded:NAME. Default: the one named in the adapter."),
         Reads("name", IN_MODEL.files),
     ] = None,
 ) -> None:
-    """Write a model in the form that transformers, PEFT and vLLM load without remote code. What is given decides the form:
+    """Convert a model to a form that transformers, PEFT and vLLM load without remote code:
 
-    - an adapter is merged into a copy of its base, in the base's dtype and layout; `up` does this itself where it has to;
-    - an InternLM2 checkpoint, or an adapter on InternLM2's own layers, is rewritten in Llama layout, exactly;
-    - a ChatGLM2 or ChatGLM3 checkpoint gets a tokenizer without code, which vLLM's own model then uses;
+    - an adapter is merged into a copy of its base, in the base's dtype and layout (`up` does this itself if necessary);
+    - an InternLM2 checkpoint, or an adapter on InternLM2's own layers, is rewritten in Llama layout, without loss;
+    - a ChatGLM2 or ChatGLM3 checkpoint gets a tokenizer without code, for vLLM's own model class;
     - `embedded` is written as a checkpoint (once, about 20 s), and its folder is printed.
 
-    A checkpoint or merged model needs disk for a copy of the weights (15.5 GB for a 7B), and memory for one shard. Examples:
+    A checkpoint or merged model needs disk space for a copy of the weights (15.5 GB for a 7B) and memory for one shard.
+    Examples:
 
     python -m serve convert runs/internlm2-chat-7b runs/internlm2-chat-7b-llama
 
@@ -193,14 +194,14 @@ def convert(
     """
     if source == "embedded":
         if folder or base:
-            raise UserError("embedded: its folder and base are fixed: give neither")
+            raise UserError("embedded: leave out FOLDER and --base, which are fixed")
         say(materialise())
         return
     place = place_of(source)
     if not place.is_dir():
         raise UserError(f"SOURCE {source}: no such folder, and not `embedded`")
     if folder is None:
-        raise UserError(f"FOLDER: name the folder that {source} is converted to")
+        raise UserError(f"FOLDER: name the output folder for {source}")
     if (place / lora.CONFIG).is_file() or (place / lora.WEIGHTS).is_file():
         done = _convert_adapter(place, folder, base)
     elif base is not None:
@@ -217,16 +218,16 @@ def convert(
 
 
 def _convert_adapter(adapter: Path, folder: Path, base: str | None) -> bool:
-    """Rewrite an adapter on InternLM2's layers, merge any other one; False when that was done before."""
+    """Rewrite an adapter on InternLM2's layers, merge any other; False if that was done before."""
     lora.adapter_rank(adapter)
     if on_internlm2(adapter):
         if base is None:
-            say("note: heads 128 wide, as in every published InternLM2; --base says for certain", err=True)
+            say("note: assuming heads 128 wide, as in every published InternLM2; give --base to be certain", err=True)
         return convert_adapter(adapter, folder, place_of(base) if base else None)
     config = read_object(adapter / lora.CONFIG, "an adapter's config")
     named, revision = config.get("base_model_name_or_path"), config.get("revision")
     if not (base := base or named):
-        raise UserError(f"{adapter / lora.CONFIG}: base_model_name_or_path: names no base: give it with --base")
+        raise UserError(f"{adapter / lora.CONFIG}: base_model_name_or_path: no base: give it with --base")
     return merge_adapter(base_folder(base, revision if base == named else None, "checkpoint"), adapter, folder)
 
 

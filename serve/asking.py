@@ -1,4 +1,4 @@
-"""Asking in a server's dialect: what it takes beside the messages is found out with its first answers (`serve.dialect`)."""
+"""Requests in a server's dialect: its first answers show which fields it accepts besides the messages (`serve.dialect`)."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from serve.questions import Question
 from serve.store import CallStore, model_problem
 from serve.transport import Completion, Transport
 
-REFUSED = (*UNSUPPORTED, 500)  # statuses of a refusal: vLLM has a 500 for some constraints
-_PROBE_TOKENS = 32  # of an answer to the question that tries a constraint
-_LEAST_ROOM = 256  # tokens for reasoning
+REFUSED = (*UNSUPPORTED, 500)  # statuses of a refused request: vLLM answers some constraints with 500
+_PROBE_TOKENS = 32  # limit of an answer to the question that tries a constraint
+_LEAST_ROOM = 256  # fewest tokens for reasoning
 _SMALL: list[Message] = [{"role": "system", "content": "You answer in one word."}, {"role": "user", "content": PROBE}]
 
 
 @dataclass
 class DialectClient(Transport):
-    """Asks models in the dialects of their servers, which the store keeps."""
+    """Asks models in the dialects of their servers, which are kept in the store."""
 
     store: CallStore
     endpoints: Mapping[str, str] = field(default_factory=dict)
-    """Spec name → base URL of a running server; wins over the spec's own."""
+    """Spec name → base URL of a running server, which takes precedence over the spec's own."""
     offline: bool = False
-    """Raise `NotStored` for whatever is not in the store."""
+    """Raise `NotStored` for answers that are not in the store."""
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         self._models = self.store.models()
         self._learnt = self.store.dialects()
-        self._voices: dict[tuple[str, str], Voice] = {}  # (spec name, served name) → what is known of its server
-        self._found: dict[str, str] = {}  # base URL as given → the one below it that has the API
-        self._vllm: set[str] = set()  # base URLs of servers that say that they are vLLM's
+        self._voices: dict[tuple[str, str], Voice] = {}  # by spec name and served name
+        self._found: dict[str, str] = {}  # base URL in the config → the URL below it that has the API
+        self._vllm: set[str] = set()  # base URLs of servers that identify as vLLM
         return self
 
     def base_url(self, spec: ModelSpec, served_name: str | None = None) -> str:
-        """Where a model (or one of its adapters, by served name) answers; `UserError` when nothing serves it."""
+        """The URL of a model, or of one of its adapters by served name. Raises `UserError` if nothing serves it."""
         url = self.endpoints.get(served_name or "") or self.endpoints.get(spec.name) or spec.endpoint.base_url
         if url is None:
             raise UserError(f"model {spec.name}: no server is up for it and its spec has no endpoint.base_url")
@@ -60,9 +60,9 @@ class DialectClient(Transport):
         return self._found[url]
 
     async def check(self, spec: ModelSpec, served_names: Sequence[str]) -> None:
-        """Ask the endpoint which models it serves, and say what is found or assumed of them, once.
+        """Ask the endpoint which models it serves, and print findings and assumptions about them, once.
 
-        Raises `UserError` when it cannot be reached, does not serve these names, or reads less than a reply may have.
+        Raises `UserError` if it cannot be reached, does not serve these names, or has a context shorter than a reply's limit.
         """
         if isinstance(spec, CallableSpec):
             return
@@ -70,7 +70,7 @@ class DialectClient(Transport):
             raise UserError(
                 f"model {spec.name} is an agent: it plays a side of dialogues (run, simulate) and answers nothing else"
             )
-        by_url: dict[str, list[str]] = defaultdict(list)  # on CPU every adapter is a server of its own
+        by_url: dict[str, list[str]] = defaultdict(list)  # on CPU, every adapter has its own server
         for name in served_names:
             by_url[self.base_url(spec, name)].append(name)
         for url, names in by_url.items():
@@ -78,12 +78,12 @@ class DialectClient(Transport):
             if listing.of_vllm:
                 self._vllm.add(listing.url)
             if listing.url != url:
-                self._found = {given: listing.url if at == url else at for given, at in self._found.items()}
-                self._tell(f"{self._route(spec, url).where}: no API there; {listing.url} has one and is asked")
+                self._found = {base: listing.url if found == url else found for base, found in self._found.items()}
+                self._tell(f"{self._route(spec, url).where}: no API there; using {listing.url}, which has one")
             for name in names:
                 self._voice(spec, name).context = (listing.contexts or {}).get(name)
             self._server(listing.url).rate.tighten(spec.endpoint)
-            # The list is a help: a model that is in none is itself asked whether it is there, once a run folder.
+            # The list is only a help: a model that is missing there gets a question of its own, once per run folder.
             for name in names if listing.problem else ():
                 voice = self._voice(spec, name)
                 if not voice.answers and not self.offline:
@@ -91,23 +91,21 @@ class DialectClient(Transport):
                     try:
                         await self._answered(spec, hello, voice)
                     except Unanswered as error:
-                        raise UserError(f"{listing.problem}; asked all the same, it does not answer: {error}") from None
+                        raise UserError(f"{listing.problem}; a question to it failed too: {error}") from None
                     voice.answers = True
                     await self._learn(spec, name, voice)
-                self._tell(f"{listing.problem}; it answers, and is asked")
-            if taken := assumed(spec, self._voice(spec, names[0]).context):
-                self._tell(f"model {spec.name}: {taken}")
+                self._tell(f"{listing.problem}; but it answers, so it is used")
+            if assumption := assumed(spec, self._voice(spec, names[0]).context):
+                self._tell(f"model {spec.name}: {assumption}")
 
     async def server_version(self, spec: ModelSpec, served_name: str) -> str | None:
-        """The version of the vLLM server behind a model; None where it is another or does not say."""
-        return (
-            None
-            if isinstance(spec, CallableSpec)
-            else await http.server_version(self._session, self.base_url(spec, served_name))
-        )
+        """The version of the vLLM server behind a model; None for another server or if it does not say."""
+        if isinstance(spec, CallableSpec):
+            return None
+        return await http.server_version(self._session, self.base_url(spec, served_name))
 
     def _voice(self, spec: ModelSpec, served_name: str) -> Voice:
-        """What is known of a model at its server."""
+        """The findings about a model at its server so far."""
         place = spec.name, served_name
         if place not in self._voices:
             record = self._learnt.get(place) or {"dialect": self._first(spec, served_name)}
@@ -116,14 +114,14 @@ class DialectClient(Transport):
         return self._voices[place]
 
     def _first(self, spec: ModelSpec, served_name: str) -> Dialect:
-        """How a model is asked before anything is known of its server; one that says that it is vLLM is taken at its word."""
+        """The dialect to begin with: vLLM's if the server identifies as vLLM."""
         url = self.base_url(spec, served_name)
         of_vllm = url in self._vllm or (url in self.launched and spec.serve.engine == "vllm")
-        known = Dialect(constraint="structured_outputs", checkpoint_defaults=True) if of_vllm else None
-        return Dialect.of(spec.endpoint, known)
+        dialect = Dialect(constraint="structured_outputs", checkpoint_defaults=True) if of_vllm else None
+        return Dialect.of(spec.endpoint, dialect)
 
     async def _learn(self, spec: ModelSpec, served_name: str, voice: Voice) -> None:
-        """Keep what was found out of a model's server."""
+        """Store the findings about a model's server."""
         if not isinstance(spec, CallableSpec):
             await self.store.learn(spec.name, served_name, voice.model_dump(mode="json"))
 
@@ -135,32 +133,32 @@ class DialectClient(Transport):
         messages: list[Message] | None = None,
         replaced: int | None = None,
     ) -> tuple[Completion, dict[str, Any]]:
-        """The server's answer, and the request that it was given; what is not known of the server is found out."""
+        """The server's answer and the request it answers. Anything still unknown about the server's dialect is tried out."""
         while True:
-            # A verdict needs a constraint, and which one a server takes is not known before it was tried.
+            # A verdict needs a constraint, and only a trial shows which one a server accepts.
             if question.formed and voice.dialect.constraint is None:
                 await self._find_form(spec, question, voice, None)
-            async with voice.adapting:  # a refusal of another call may be looked into
+            async with voice.adapting:  # wait while another call's refusal is diagnosed
                 dialect = voice.dialect
             body = question.body(dialect, messages)
             if replaced is not None and "seed" in body:  # the same seed would draw the same answer
                 body["seed"] = int(digest([body["seed"], replaced], 7), 16)
-            # Fields with which it has answered before are no news; any other request may be refused, or its fields ignored.
-            taken = voice.takes(body)
+            # Fields that the server has accepted before are safe; others may be refused or ignored.
+            accepted = voice.takes(body)
             try:
                 completion = await self._with_room(spec, question, body, voice)
             except (Rejected, ServerLost) as error:
                 if not await self._adapted(spec, question, voice, dialect, error):
                     raise
                 continue
-            if not taken:
+            if not accepted:
                 if not question.could_say(completion.reply, body):  # the field may have been ignored
                     await self._find_form(spec, question, voice, dialect.constraint)
                     if voice.dialect.constraint != dialect.constraint:
                         continue
                 voice.settle(body)
                 await self._learn(spec, question.served_name, voice)
-            if not (taken and voice.shown) and (sentences := voice.sentences()):
+            if not (accepted and voice.shown) and (sentences := voice.sentences()):
                 self._tell(f"model {spec.name}: {'; '.join(sentences)}")
             voice.shown = True
             return completion, body
@@ -168,31 +166,32 @@ class DialectClient(Transport):
     async def _adapted(
         self, spec: ModelSpec, question: Question, voice: Voice, dialect: Dialect, error: Rejected | ServerLost
     ) -> bool:
-        """Whether a question that was refused in a dialect is to be asked again, in another."""
+        """Whether to repeat a refused question in another dialect, which is then found."""
         body = question.body(dialect)
         refused = error.status in UNSUPPORTED or (error.status == 500 and _asks_form(body))
         if isinstance(spec, CallableSpec) or isinstance(error, OutOfQuota) or not refused:
             return False
         async with voice.adapting:
-            if voice.dialect != dialect:  # another call has found out meanwhile
+            if voice.dialect != dialect:  # another call has adapted it meanwhile
                 return True
             if voice.takes(body) or (error.status == 500 and voice.doubted):
                 return False
-            # A refusal that names its cause costs nothing; any other is traced with small questions, up to `PROBES` of them.
-            if way := next((way for way in dialect.retreats(spec.endpoint, body, error.told) if way.named), None):
-                voice.dialect = dialect.after(way)
+            # A refusal may name its cause; otherwise the cause is traced with small questions, `PROBES` at most.
+            if retreat := next((way for way in dialect.retreats(spec.endpoint, body, error.told) if way.named), None):
+                voice.dialect = dialect.after(retreat)
             else:
                 voice.doubted = error.status == 500 or voice.doubted
                 voice.dialect = await self._diagnosed(spec, question, voice, error)
                 await self._learn(spec, question.served_name, voice)
             if voice.dialect.constraint == "none" and dialect.constraint == "structured_outputs":
                 voice.fails.add("structured_outputs")
-                voice.dialect = voice.dialect.model_copy(update={"constraint": None})  # there is another one
-            return voice.dialect != dialect or error.status == 500  # that may have been the server's own trouble
+                voice.dialect = voice.dialect.model_copy(update={"constraint": None})  # try another constraint
+            return voice.dialect != dialect or error.status == 500  # a 500 may have been the server's own problem
 
     async def _diagnosed(self, spec: ModelSpec, question: Question, voice: Voice, error: Rejected | ServerLost) -> Dialect:
-        """The dialect in which a server answers that refused a question in words that name nothing: a small one of our own asks
-        for less from try to try, and once it is answered, for whatever was not the cause. `Rejected` where it never is."""
+        """The dialect of a server that refused a question without naming the cause. A small question of our own leaves out one
+        field after the other until it is answered, and then puts back those that were not the cause. Raises `Rejected` if it is
+        never answered."""
         system = bool(question.messages) and question.messages[0]["role"] == "system"
         small = replace(question, messages=_SMALL if system else _SMALL[1:], sample={"probe": "refusal"}, hears=None)
         first = self._first(spec, question.served_name).model_copy(update={"constraint": voice.dialect.constraint})
@@ -215,10 +214,10 @@ class DialectClient(Transport):
             dialect = first.after(*left)
             return next(dialect.retreats(spec.endpoint, small.body(dialect), error.told), None)
 
-        # The small question may pass as it is: then this request was refused for its size or its text, and nothing is left out.
+        # If the small question is answered as it is, the other was refused for its size or text, and nothing is left out.
         if await answers("as it was"):
             return first
-        # Leave out one thing after the other until it answers: the last one was a cause, perhaps not the only one.
+        # Leave out one field after the other until it is answered: the last one was a cause, perhaps not the only one.
         left = list[Retreat]()
         while retreat := less(*left):
             left.append(retreat)
@@ -228,7 +227,7 @@ class DialectClient(Transport):
             if error.status == 500:
                 return voice.dialect
             raise Rejected(f"{error}; a small question was refused too: {', '.join(voice.tried)}", error.status, error.told)
-        # Usually it was the only one. Otherwise each of the others is put back, and stays out where the server refuses again.
+        # Usually it was the only one. If not, put back each of the others, unless the server then refuses again.
         if len(left) > 1 and await answers(f"{left[-1].words} alone", left[-1]):
             return first.after(left[-1])
         for retreat in left[-2::-1] if len(left) > 2 else ():
@@ -238,11 +237,11 @@ class DialectClient(Transport):
         return first.after(*left)
 
     async def _find_form(self, spec: ModelSpec, question: Question, voice: Voice, failed: Constraint | None) -> None:
-        """Find out how the server holds answers to their form, on a question of its own; `failed` is what may not do it."""
+        """Find a constraint that the server obeys, with questions of our own; `failed` is the one to replace."""
         async with voice.forming:
-            if voice.dialect.constraint == failed:  # else another call has found one while this one waited for the lock
+            if voice.dialect.constraint == failed:  # else another call has found one meanwhile
                 for constraint in TRIED:
-                    if constraint not in voice.fails and await self._holds(spec, question, voice, constraint):
+                    if constraint not in voice.fails and await self._obeys(spec, question, voice, constraint):
                         break
                 else:
                     constraint = "none"
@@ -250,8 +249,8 @@ class DialectClient(Transport):
                 voice.settled.discard("structured_outputs")
                 await self._learn(spec, question.served_name, voice)
 
-    async def _holds(self, spec: ModelSpec, question: Question, voice: Voice, constraint: Constraint) -> bool:
-        """Whether the server holds an answer to its form by this constraint."""
+    async def _obeys(self, spec: ModelSpec, question: Question, voice: Voice, constraint: Constraint) -> bool:
+        """Whether the server's answers obey this constraint."""
         sampling = question.sampling.model_copy(update={"max_tokens": _PROBE_TOKENS})
         plain = Question(_SMALL[1:], {"probe": constraint}, sampling, question.served_name, question.purpose)
         probe = replace(plain, choices=PROBED)
@@ -266,15 +265,15 @@ class DialectClient(Transport):
                 if re.search(FORMS, error.told) or voice.takes(plain.body(voice.dialect)):
                     return False
                 before = voice.dialect
-                await self._answered(spec, plain, voice)  # something else may be refused, too
+                await self._answered(spec, plain, voice)  # another field may be the cause
                 if voice.dialect == before:
                     return False
                 continue
             return reply.text.strip() in PROBED
 
     async def _with_room(self, spec: ModelSpec, question: Question, body: dict[str, Any], voice: Voice) -> Completion:
-        """The server's answer. A model that reasons has room for that beside its reply, from the first one on that it has cut
-        off: that call is made again. Less room is asked for where the server refuses it."""
+        """The server's answer. Once a model's reasoning has cut off a reply, the model gets room for reasoning in addition, and
+        that call is repeated. If the server refuses so much room, less is requested."""
         url = self.base_url(spec, question.served_name)
         size = sum(len(message["content"].encode()) for message in body["messages"]) if voice.measures else 0
         limit = next(name for name in LIMITS if name in body)
@@ -284,39 +283,39 @@ class DialectClient(Transport):
             context = voice.context or spec.context_length
             return int(min(voice.room(spec.reasoning_room, context, body[limit], size), max(most - body[limit], 0)))
 
-        # `room` is what is asked for beyond the reply's own limit. A model that was seen to reason has it from the start; one
-        # whose reply turns out to be nothing but reasoning gets it in a second try.
+        # `room` is added to the reply's own limit: from the start if the model is known to reason, in a second try if its reply
+        # turns out to be nothing but reasoning.
         if roomy := voice.reasons:
             room = wider()
         while True:
-            asked = {**body, limit: body[limit] + room}
+            request = {**body, limit: body[limit] + room}
             doubtful = question.sample.get("probe") in ("hello", "refusal") or (
-                _asks_form(body) and not voice.doubted and not voice.takes(asked)
+                _asks_form(body) and not voice.doubted and not voice.takes(request)
             )
             try:
-                completion = await self.send(spec, url, question, asked | spec.endpoint.extra_body, doubtful)
+                completion = await self.send(spec, url, question, request | spec.endpoint.extra_body, doubtful)
             except Rejected as error:
-                # It has answered with as large a limit before: then the room is not what it refuses.
-                if not room or error.status not in UNSUPPORTED or asked[limit] <= voice.largest:
+                # If the server has accepted as large a limit before, the room is not the cause.
+                if not room or error.status not in UNSUPPORTED or request[limit] <= voice.largest:
                     raise
                 room, refused = room // 2 if room > _LEAST_ROOM else 0, True
                 continue
             reply = completion.reply
-            # The room itself may have made the context overflow.
+            # the room itself may have made the context overflow
             if room and reply.finish_reason == "context_overflow" and not reply.text:
                 room = room * 3 // 4 if room > _LEAST_ROOM else 0
             elif reply.needs_room and not roomy and (room := wider()):
                 roomy = voice.reasons = True
                 await self._learn(spec, question.served_name, voice)
-                self._tell(f"model {spec.name} reasons: it gets {spec.reasoning_room:,} tokens for that beside its replies")
+                self._tell(f"model {spec.name} reasons: it gets {spec.reasoning_room:,} more tokens per reply for that")
             else:
                 break
-        voice.largest = max(voice.largest, asked[limit])
+        voice.largest = max(voice.largest, request[limit])
         if refused and room:
-            voice.dialect = voice.dialect.model_copy(update={"most_tokens": asked[limit]})
-        for noticed in voice.notices(reply, size):
+            voice.dialect = voice.dialect.model_copy(update={"most_tokens": request[limit]})
+        for notice in voice.notices(reply, size):
             await self._learn(spec, question.served_name, voice)
-            self._tell(f"warning: model {spec.name}: {noticed}")
+            self._tell(f"warning: model {spec.name}: {notice}")
         if problem := model_problem(self._models, spec, question.served_name, reply.model):
             problem = f"{self._route(spec, url).where}: {problem}"
             self.threshold.end(problem)

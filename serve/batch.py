@@ -1,4 +1,4 @@
-"""Many calls at once: jobs that are answered from a store or by models, and a batch of questions to one model."""
+"""Many calls at once: jobs answered from a store or by models, and batches of questions to one model."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ from serve.store import CallStore
 T = TypeVar("T")
 J = TypeVar("J")
 R = TypeVar("R")
-_LINE_EVERY_S = 30.0  # seconds between two lines of progress where there is no terminal
-ServerVersions = dict[str, str | None]  # by model; None where a server tells none
+_LINE_EVERY_S = 30.0  # seconds between two lines of progress without a terminal
+ServerVersions = dict[str, str | None]  # by model; None if a server reports none
 
 
 class CallProgress(Progress):
-    """Progress of long work that asks models: a bar with rate and time left. Where there is no terminal, a line with the first
-    thing that is finished, and then now and then.
+    """Progress of long work with models: a bar with rate and time left or, without a terminal, a line now and then.
 
-    Counts finished things (`unit`: dialogues, cards …); `client` is read for the tokens that its servers generated.
+    Counts finished items (`unit`: dialogues, cards …), and the tokens generated for `client`.
     """
 
     def __init__(self, total: int, client: ChatClient, console: Console, what: str, unit: str) -> None:
@@ -50,7 +49,7 @@ class CallProgress(Progress):
             TextColumn("left"),
             TimeRemainingColumn(),
             console=console,
-            refresh_per_second=4,  # drawing costs the calls time: less often than the default of 10
+            refresh_per_second=4,  # the default of 10 would slow the calls
             disable=not console.is_terminal,
         )
         self._client, self._total, self._what, self._unit, self._done = client, total, what, unit, 0
@@ -65,7 +64,7 @@ class CallProgress(Progress):
         return f"{self._done / seconds * 60:.1f} {self._unit}/min, {generated / seconds:.0f} tokens/s"
 
     def step(self) -> None:
-        """One more is finished."""
+        """Count a finished item."""
         self._done += 1
         self.update(self._shown, completed=self._done, rate=self.rate())
         now = time.monotonic()
@@ -78,8 +77,8 @@ class CallProgress(Progress):
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Python's collector of reference cycles runs rarely meanwhile: what thousands of calls make has few cycles, and looking
-    for them after every 700 objects takes a tenth of the time."""
+    """Run Python's collector of reference cycles rarely meanwhile: the objects of thousands of calls have few cycles, and
+    searching for them after every 700 objects takes a tenth of the time."""
     before = gc.get_threshold()
     gc.set_threshold(50_000, 20, 100)
     try:
@@ -89,9 +88,9 @@ def rare_collections() -> Iterator[None]:
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Await all at once, results in order. The first exception cancels the rest and is raised, bare; but what ends without a
-    result (`NotUp`) waits for the rest: calls under way are paid for."""
-    tasks = [asyncio.ensure_future(one) for one in work]
+    """Await all concurrently; results are in order. The first exception cancels the rest and is raised as it is, except that
+    `NotUp` waits for the rest: calls in flight are paid for."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
     pending = set(tasks)
     try:
         while pending:
@@ -109,24 +108,24 @@ async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 @dataclass(frozen=True)
 class Phase:
-    """Models that are up together, while jobs ask them."""
+    """Models that are up at the same time."""
 
     specs: Sequence[ModelSpec]
     endpoints: Mapping[str, str]
     """Base URLs by model name."""
     failed: Mapping[str, str] = field(default_factory=dict)
-    """Models whose server did not start, and why."""
+    """Models whose server did not start, with the reason."""
     number: int = 1
     of: int = 1
-    """How many phases there are: a job's last question is answered in the last."""
+    """The number of phases. All jobs end in the last."""
 
 
 @dataclass
 class Desk:
-    """Where jobs are answered: the models that are asked, who asks them, and where progress is shown.
+    """The means for answering jobs: the models, their servers and client, and the console for progress.
 
-    `client` makes a client of `endpoints`, `offline` and `down`. `servers` gives the phases, one after the other, with what is
-    not up yet launched; most work has one. `names` are the names that a model must be served under.
+    `client` makes a client from `endpoints`, `offline` and `down`. `servers` yields the phases (usually one), whose servers are
+    up by then. `names` are the names under which a model must be served.
     """
 
     specs: Sequence[ModelSpec]
@@ -135,15 +134,15 @@ class Desk:
     servers: Callable[[], Generator[Phase, None, None]]
     names: Callable[[ModelSpec], Sequence[str]] = lambda spec: [spec.served_name()]
     done: Callable[[Answers[Any]], None] = lambda answers: None
-    """Told what came of all jobs."""
+    """Called with the answers to all jobs."""
 
 
-@dataclass(frozen=True, repr=False)  # asyncio.run asks for it: seconds, and a string as large as all records together
+@dataclass(frozen=True, repr=False)  # asyncio.run calls repr, which would take seconds and as much memory as all records
 class Answers(Generic[R]):
-    """Results in the order of the jobs, and the client that they came through, with its tallies and failures.
+    """Results in the order of the jobs, and the client that got them, with its tallies and failures.
 
-    `rate` says how fast the work went; it is None where the store held every answer. `in_flight`: base URL → calls that it was
-    given at once in the end.
+    `rate` is the speed of the work, or None if all answers were in the store. `in_flight`: base URL → its final limit on
+    concurrent calls.
     """
 
     results: list[R]
@@ -161,16 +160,16 @@ def answered(
     order: Callable[[ChatClient, J], Any] = lambda client, job: 0,
     checked: Callable[[ServerVersions], None] | None = None,
 ) -> Answers[R]:
-    """Do `work` on every job: from the store where it holds all answers, else with servers up.
+    """Do `work` on every job: from the store if it has all answers, else with servers.
 
-    `title` and `unit` are what the progress bar shows and counts. Jobs begin by rising `order`: in how many earlier tries one
-    failed, since such jobs must keep nothing else from being asked. `checked` is told the versions of the servers before
-    anything is asked. Raises `UserError` when a model is not served.
+    `title` and `unit` are for the progress bar. Jobs begin by ascending `order`, the number of earlier failures, so that
+    failing jobs do not keep others from being asked. `checked` gets the versions of the servers before anything is asked.
+    Raises `UserError` if a model is not served.
 
-    A job that needs a model which is not up, or a call that the budget does not reach, has no result (`NotUp`).
+    A job has no result (`NotUp`) if it needs a model that is not up, or a call beyond the budget.
 
-    Where not all models are up together, work on a job ends in the first phase in which it asks a model of a later one, and
-    begins again with the next phase: what was answered is in the store.
+    If models are up in several phases, a job stops when it asks a model of a later phase, and begins again in the next phase:
+    its earlier answers are in the store.
     """
     versions: ServerVersions = {}
 
@@ -193,13 +192,13 @@ def answered(
             with rare_collections(), CallProgress(len(jobs), client, console, named, unit) as progress:
                 places = iter(sorted(range(len(jobs)), key=lambda place: order(client, jobs[place])))
 
-                async def worker() -> None:  # takes the next job as soon as one ends: nobody waits for a wave's slowest
+                async def worker() -> None:  # takes the next job as soon as one ends
                     for place in places:
                         try:
                             results[place] = await work(client, jobs[place])
                         except NotReached:
                             continue
-                        except NotUp:  # in this phase all is done
+                        except NotUp:  # done for this phase
                             pass
                         progress.step()
 
@@ -212,7 +211,7 @@ def answered(
                 rate = None if offline else progress.rate()
         return Answers([results[place] for place in sorted(results)], client, rate, client.limits)
 
-    # First without any server: a run whose answers are all in the store starts none, and asks nothing.
+    # First without servers: if all answers are in the store, none is started.
     with suppress(NotStored):
         stored = asyncio.run(everything(None, {}))
         desk.done(stored)
@@ -225,17 +224,17 @@ def answered(
             up = {spec.name for spec in phase.specs}
             earlier = {spec.name for before, _ in done for spec in before.specs}
             failed |= phase.failed
-            # What needs a model of a later phase waits for it (None); what needs one of an earlier phase is lost (a reason).
+            # Jobs that need a model of a later phase wait for it (None); those that need an earlier one are lost (a reason).
             down: dict[str, str | None] = dict.fromkeys(named - up, "its server is stopped: all others were asked")
             if phase.number < phase.of:
                 down |= dict.fromkeys(named - up - earlier, None)
             down |= failed
             done.append((phase, asyncio.run(everything(phase, down))))
             ended = done[-1][1].client.threshold
-            if ended.cause and phase.number < phase.of:  # nothing more is asked, so that nothing more is started
-                nobody = Phase([], {}, number=phase.of, of=phase.of)
+            if ended.cause and phase.number < phase.of:  # ask nothing more, and start no further servers
+                last = Phase([], {}, number=phase.of, of=phase.of)
                 lost = dict.fromkeys(named, f"not asked any more: the run ended early: {ended.cause}")
-                done.append((nobody, asyncio.run(everything(nobody, lost, ended))))
+                done.append((last, asyncio.run(everything(last, lost, ended))))
                 break
     answers = _joined(done) if len(done) > 1 else done[0][1]
     desk.done(answers)
@@ -243,20 +242,20 @@ def answered(
 
 
 def _joined(done: Sequence[tuple[Phase, Answers[R]]]) -> Answers[R]:
-    """The last phase's answers, with what the others asked, lost and took."""
+    """The last phase's answers, with the calls, failures and times of all phases."""
     last = done[-1][1]
     failures: list[FailedCall] = []
     for phase, answers in done:
-        asked = {*(spec.name for spec in phase.specs), *phase.failed}
-        known = {(failure.role, failure.model, failure.dialogue) for failure in failures}
-        failures = [failure for failure in failures if failure.model not in asked]
+        models = {*(spec.name for spec in phase.specs), *phase.failed}
+        earlier = {(failure.role, failure.model, failure.dialogue) for failure in failures}
+        failures = [failure for failure in failures if failure.model not in models]
         failures += [
             failure
             for failure in answers.client.failures
-            if failure.model in asked or (answers is last and (failure.role, failure.model, failure.dialogue) not in known)
+            if failure.model in models or (answers is last and (failure.role, failure.model, failure.dialogue) not in earlier)
         ]
-        for who, tally in answers.client.tallies.items() if answers is not last else ():
-            last.client.tallies[who].took(tally)
+        for role_and_model, tally in answers.client.tallies.items() if answers is not last else ():
+            last.client.tallies[role_and_model].took(tally)
     last.client.failures[:] = failures
     rates = [answers.rate for phase, answers in done if answers.rate and phase.specs]
     limits = {url: limit for _, answers in done for url, limit in answers.in_flight.items()}
@@ -266,9 +265,9 @@ def _joined(done: Sequence[tuple[Phase, Answers[R]]]) -> Answers[R]:
 class Batch:
     """Questions to one model, many at once. Use as a context manager.
 
-    Finished calls are in `store` (SQLite): asking again answers them from there. A server is launched (logs beside the store)
-    only when something is missing and neither `base_url` nor the spec's endpoint names one; it stays up until the block ends.
-    Entering raises `UserError` while another process asks from the same store.
+    Finished calls are kept in `store` (SQLite) and not repeated. A server is launched (with logs beside the store) only if an
+    answer is missing and neither `base_url` nor the spec's endpoint names one; it stays up until the block ends. Entering
+    raises `UserError` while another process uses the store.
     """
 
     def __init__(
@@ -293,7 +292,7 @@ class Batch:
 
     def _servers(self) -> Generator[Phase, None, None]:
         if not self._endpoints and self.spec.endpoint.base_url is None:
-            from serve.launch import Servers  # loaded when a server is to be started
+            from serve.launch import Servers  # loaded only to start a server
             from serve.plan import plan_servers
 
             plans = plan_servers([self.spec], self._store.parent / "logs")
@@ -301,16 +300,16 @@ class Batch:
         yield Phase([self.spec], self._endpoints)
 
     def ask(self, questions: Sequence[Question], unit: str) -> list[Reply | Unanswered]:
-        """The replies, in the order of the questions, or why there is none. `unit` is what the progress bar counts."""
-        said: set[tuple[str, int | None]] = set()  # a server says much the same of every question
+        """The replies, in the order of the questions, or why there is none. `unit` is the progress bar's."""
+        reported: set[tuple[str, int | None]] = set()  # report similar errors once
         failed = self._calls.failed_keys()
 
         async def reply(client: ChatClient, question: Question) -> Reply | Unanswered:
             try:
                 return await client.ask(self.spec, question)
             except Unanswered as error:
-                if (error.outcome, error.status) not in said:
-                    said.add((error.outcome, error.status))
+                if (error.outcome, error.status) not in reported:
+                    reported.add((error.outcome, error.status))
                     self._say(f"{'rejected' if error.outcome == 'rejected' else 'lost'}: {error}")
                 return error
 

@@ -1,4 +1,4 @@
-"""The run's budget: the time, calls and money that it may take, and how much of that a dialogue needs to be finished."""
+"""The run's budget: its limits on time, calls and money, and the share of them that a dialogue needs to finish."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from core.errors import UserError
 from core.specs import ModelSpec
 from serve.answers import Reply
 
-_FIRST = 4  # pieces of work that are begun at once where time is limited and nobody knows how long one takes
+_FIRST = 4  # tasks begun at once if time is limited and the duration of a task is not known yet
 
 
 @dataclass
 class Share:
-    """What a piece of work (a dialogue with its verdicts) may still take of a budget."""
+    """The part of a budget that is reserved for a task (a dialogue with its verdicts)."""
 
     calls: int = 0
     cost: float = 0.0
     asked: int = 0
     """Calls that were answered."""
     beyond: bool = False
-    """Whether it is more than there was room for: it ends where the shares of others begin."""
+    """Whether it exceeds the budget: the task must then leave the shares of others alone."""
 
 
-_SHARE: ContextVar[Share | None] = ContextVar("_SHARE", default=None)  # of the work that is under way here
+_SHARE: ContextVar[Share | None] = ContextVar("_SHARE", default=None)  # of the running task
 
 
 @dataclass
 class Budget:
-    """The time, calls and money that a run may take. When one is used up nothing more is asked, and what is there is written.
+    """A run's limits on time, calls and money. When one is reached, nothing more is asked, and the results so far are written.
 
-    Seconds count from its making, one command; calls and cost are those of the whole run folder, earlier commands included.
-    A call is one answer. Calls in flight when a limit is reached are finished: the cost may go over it by theirs.
+    Seconds count from its creation, so per command; calls and cost are those of the whole run folder, earlier commands
+    included. A call is one answer. Calls in flight when a limit is reached are finished, so the cost may exceed it by theirs.
 
-    Work that is worth something only when it is finished begins in `room`: no more of it is under way than the budget finishes.
+    Tasks that are useless unfinished run in `room`, which starts no more of them than the budget can finish.
     """
 
     max_time: float | None = None
@@ -53,9 +53,9 @@ class Budget:
     def __post_init__(self) -> None:
         self._started = self.clock()
         self._calls, self._cost, self._in_flight = 0, 0.0, 0
-        self._shares: dict[str, Share] = {}  # work that has begun → what it may still take
-        self._under_way, self._width, self._spent = 0, _FIRST, False
-        self._took: list[float] = []  # seconds of finished work
+        self._shares: dict[str, Share] = {}  # of tasks that have begun
+        self._running, self._width, self._spent = 0, _FIRST, False
+        self._took: list[float] = []  # seconds per finished task
         self._waiting: deque[tuple[str, Share, asyncio.Future[None]]] = deque()
 
     @property
@@ -64,29 +64,29 @@ class Budget:
         return any(limit is not None for limit in (self.max_time, self.max_calls, self.max_cost))
 
     def begin(self, specs: Iterable[ModelSpec], stored: Mapping[str | None, tuple[int, int, int]]) -> None:
-        """Count what is in the store: spec → (answers, prompt tokens, completion tokens).
+        """Count the answers in the store: spec → (answers, prompt tokens, completion tokens).
 
-        Raises `UserError` for a model without prices where there is a limit on cost; one that has a checkpoint is served by
-        oneself and costs nothing.
+        Raises `UserError` for a model without prices if there is a limit on cost. A model with a checkpoint is served by the
+        user and costs nothing.
         """
         by_name = {spec.name: spec for spec in specs}
         self._calls = sum(answers for answers, _, _ in stored.values())
         for spec in by_name.values() if self.max_cost is not None else ():
             if spec.endpoint.price is None and spec.checkpoint is None:
                 raise UserError(
-                    f"max_cost: model {spec.name} has no prices: put endpoint.price: {{input: …, output: …}} (of a million "
+                    f"max_cost: model {spec.name} has no prices: put endpoint.price: {{input: …, output: …}} (per million "
                     "tokens) into its spec"
                 )
         self._cost = sum(cost(by_name[name], *tokens) for name, (_, *tokens) in stored.items() if name in by_name)
 
     @asynccontextmanager
     async def room(self, work: str, share: Share, later: Share | None = None) -> AsyncIterator[None]:
-        """Wait until the budget finishes a piece of work that takes this share at most, beside all that has begun, or until
-        nothing else is under way. What it takes `later` is kept for it; so is all of its share where it is left unfinished."""
+        """Run a task once the budget has room for its share in addition to those that have begun, or nothing else is running.
+        Afterwards its `later` share stays reserved; all of its share does if it is left unfinished."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if kept := self._shares.get(work):
-            share = kept
-            self._under_way += 1
+        if reserved := self._shares.get(work):
+            share = reserved
+            self._running += 1
         else:
             self._waiting.append((work, share, turn))
             self._admit()
@@ -102,48 +102,48 @@ class Budget:
                 self._width += 1
         finally:
             _SHARE.reset(before)
-            self._under_way -= 1
+            self._running -= 1
             self._admit()
 
     def _admit(self) -> None:
-        while self._waiting and (self._spent or not self._under_way or self._fits(self._waiting[0][1])):
+        while self._waiting and (self._spent or not self._running or self._fits(self._waiting[0][1])):
             work, share, turn = self._waiting.popleft()
             if not turn.done():
                 share.beyond = not self._fits(share)
                 self._shares[work] = share
-                self._under_way += 1
+                self._running += 1
                 turn.set_result(None)
 
-    def _fits(self, share: Share) -> bool:
-        """Whether the budget finishes a piece of work beside those that have begun."""
-        shares = [share, *self._shares.values()]
-        takes = sum(self._took) / len(self._took) if self._took else 0.0
-        ends = self.clock() - self._started + takes
+    def _fits(self, new: Share) -> bool:
+        """Whether the budget has room for another task in addition to those that have begun."""
+        shares = [new, *self._shares.values()]
+        duration = sum(self._took) / len(self._took) if self._took else 0.0
+        end = self.clock() - self._started + duration
         return (
-            (self.max_calls is None or self._calls + sum(one.calls for one in shares) <= self.max_calls)
-            and (self.max_cost is None or self._cost + sum(one.cost for one in shares) <= self.max_cost)
-            and (self.max_time is None or (self._under_way < self._width and ends <= self.max_time))
+            (self.max_calls is None or self._calls + sum(share.calls for share in shares) <= self.max_calls)
+            and (self.max_cost is None or self._cost + sum(share.cost for share in shares) <= self.max_cost)
+            and (self.max_time is None or (self._running < self._width and end <= self.max_time))
         )
 
-    def _kept(self, attribute: Literal["calls", "cost"]) -> float:
-        """What is kept for others from the work that is under way here."""
+    def _reserved(self, attribute: Literal["calls", "cost"]) -> float:
+        """The shares of other tasks, if the running one is beyond the budget."""
         here = _SHARE.get()
         others = [share for share in self._shares.values() if share is not here] if here and here.beyond else []
         return float(sum(getattr(share, attribute) for share in others))
 
     def begin_call(self) -> str | None:
-        """Count a call that begins; returns why it may not be made, None where it may."""
+        """Count a call that begins; returns why it may not be made, or None."""
         cause = self.over()
-        if self.max_calls is not None and self._calls + self._in_flight + self._kept("calls") >= self.max_calls:
+        if self.max_calls is not None and self._calls + self._in_flight + self._reserved("calls") >= self.max_calls:
             cause = cause or self._end(f"max_calls {self.max_calls} is reached: raise it to continue")
         self._in_flight += 1
         return cause
 
     def over(self) -> str | None:
-        """Why a call that has begun is not tried (again): time or money is used up."""
+        """Why a call that has begun may not be tried (again), or None: time or money is used up."""
         if self.max_time is not None and self.clock() - self._started >= self.max_time:
             return self._end(f"max_time {self.max_time:g} s is over")
-        if self.max_cost is not None and self._cost + self._kept("cost") >= self.max_cost:
+        if self.max_cost is not None and self._cost + self._reserved("cost") >= self.max_cost:
             return self._end(f"max_cost {self.max_cost:g} is reached ({self._cost:.4g} spent): raise it to continue")
         return None
 
@@ -153,7 +153,7 @@ class Budget:
         return cause
 
     def end_call(self, spec: ModelSpec, reply: Reply | None) -> None:
-        """Count a call that has ended, with an answer or without."""
+        """Count a call that has ended, with or without an answer."""
         self._in_flight -= 1
         if reply is not None:
             spent = cost(spec, reply.prompt_tokens, reply.completion_tokens)
@@ -164,6 +164,6 @@ class Budget:
 
 
 def cost(spec: ModelSpec, prompt_tokens: int, completion_tokens: int) -> float:
-    """What so many tokens cost by the spec's prices, 0 without any."""
+    """The cost of these tokens by the spec's prices; 0 without prices."""
     price = spec.endpoint.price
     return price.of(prompt_tokens, completion_tokens) if price else 0.0

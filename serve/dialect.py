@@ -1,9 +1,9 @@
-"""What a server takes beside the messages, found out with its first answers, and what is asked instead.
+"""Dialects: the fields that a server accepts besides the messages, which its first answers show, and their replacements.
 
-A refusal that names one of our fields has that field lowered or left out. Any other one is traced with a small question of our
-own that asks for less from call to call (`Dialect.retreats`, `serve.client`). A constraint is tried on a question of its own,
-since some servers ignore fields that they do not know. The result is kept in the run's store, and is no part of a call's key:
-a run that goes on asks as it did before, and nothing twice.
+If a refusal names one of our fields, that field is lowered or left out. Otherwise the cause is traced with a small question of
+our own that leaves out more from call to call (`Dialect.retreats`, `serve.asking`). A constraint is tried with a question of
+its own, since some servers ignore unknown fields. The result is kept in the run's store, so that a resumed run asks as before;
+it is not part of a call's key, so that no call is repeated.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from serve.reading import looks_like_reasoning
 
 TRIED: tuple[Constraint, ...] = ("structured_outputs", "json_schema")
 PROBE = "Reply with the word hello."
-PROBED = ("amber 7301", "cobalt 5528")  # nobody answers this who is not held to it
-PROBES = 10  # questions of our own that a refusal may cost, for a model
+PROBED = ("amber 7301", "cobalt 5528")  # answers that only a constraint can cause
+PROBES = 10  # most questions of our own to diagnose a model's refusal
 LIMITS = get_args(MaxTokensField)
-_FEW = 5  # alternatives a token, where more are refused and the server does not say how many it gives
+_FEW = 5  # alternatives per token, if more are refused and the server does not state its limit
 _SHORT = 1024  # tokens of a reply, likewise
-_LEAST = 128  # tokens: a smaller number in a refusal is no limit on replies
+_LEAST = 128  # tokens: a smaller number in a refusal is not a limit on replies
 _OVERHEAD = 64  # tokens that a chat template adds
-_COUNTED = 64  # answers over which prompts are compared with what the server counted
-_LONG = 256  # tokens from which a prompt may have been cut
-_BYTES = 10  # of text a token: no tokeniser makes longer ones of conversation
-FORMS = "response_format|schema|structured_outputs"  # how a refusal names a constraint
+_COUNTED = 64  # number of answers whose prompt tokens are compared with our sizes
+_LONG = 256  # shortest prompt in tokens that may have been truncated
+_BYTES = 10  # most bytes of conversation per token with any tokeniser
+FORMS = "response_format|schema|structured_outputs"  # names of constraints in refusals
 
 
 class Retreat(NamedTuple):
-    """A way to ask for less: in words, the fields of a dialect that change, and whether the refusal names it."""
+    """A reduction of a request: its description, the changed fields of the dialect, and whether the refusal names it."""
 
     words: str
     changes: Mapping[str, Any]
@@ -45,7 +45,7 @@ class Retreat(NamedTuple):
 
 
 class Dialect(BaseModel):
-    """How one server is asked for one model."""
+    """The form of requests to a server for a model."""
 
     model_config = ConfigDict(frozen=True)
     constraint: Constraint | None = None
@@ -53,27 +53,26 @@ class Dialect(BaseModel):
     top_logprobs: int = 20
     max_tokens_field: MaxTokensField = "max_tokens"
     most_tokens: int | None = None
-    """The most that a reply may be given; None: no such limit is known."""
+    """The server's limit on a reply; None: none is known."""
     least_temperature: float = 0.0
-    """The lowest that is asked for: more than 0 where the server refuses that."""
+    """The lowest temperature: above 0 if the server refuses 0."""
     left_out: tuple[str, ...] = ()
-    """Fields of sampling that the server refuses: its own defaults hold."""
+    """Sampling fields that the server refuses, so that its defaults apply."""
     system_role: bool = True
-    """Whether it takes a system message; otherwise that opens the first message of the user."""
+    """Whether it accepts a system message, which otherwise is put before the first user message."""
     checkpoint_defaults: bool = False
-    """What is left out is as the checkpoint's generation_config has it, as vLLM does: `top_p: 1` is said."""
+    """Whether, as with vLLM, the checkpoint's generation_config applies to fields left out, so that `top_p: 1` must be sent."""
 
     @classmethod
-    def of(cls, endpoint: Endpoint, known: Dialect | None = None) -> Dialect:
-        """What a spec says, and where it says nothing, what is known."""
-        stated = endpoint.model_dump(
+    def of(cls, endpoint: Endpoint, base: Dialect | None = None) -> Dialect:
+        """The spec's fields and, for those it leaves open, the base's."""
+        fields = endpoint.model_dump(
             include={"constraint", "top_logprobs", "max_tokens_field", "system_role"}, exclude_none=True
         )
-        return (known or cls()).model_copy(update=stated)
+        return (base or cls()).model_copy(update=fields)
 
     def retreats(self, endpoint: Endpoint, body: Mapping[str, Any], told: str) -> Iterator[Retreat]:
-        """Ways to ask for less than a refused request did, those that cost a figure least first. What the spec insists on
-        stays."""
+        """Reductions of a refused request, beginning with those that affect figures least. Fields that the spec sets stay."""
 
         def names(pattern: str) -> bool:
             return re.search(pattern, told, re.I) is not None
@@ -90,7 +89,7 @@ class Dialect(BaseModel):
             if name in body and endpoint.constraint is None:
                 yield Retreat(f"no {name}", {"constraint": "none"}, names(FORMS))
         for name in ("top_p", "seed", "temperature"):
-            if name in body and body[name] == 0:  # a temperature; the least that the refusal names, or that most servers take
+            if name in body and body[name] == 0:  # temperature: the lowest in the refusal, else one that most servers accept
                 least = min(map(float, re.findall(r"\b0\.\d*[1-9]", told)), default=0.01)
                 yield Retreat(f"temperature {least:g}", {"least_temperature": least}, names(r"\btemperature\b"))
             if name in body:
@@ -103,7 +102,7 @@ class Dialect(BaseModel):
             yield Retreat(f"{limit} {size}", {"most_tokens": size}, most is not None and names(r"max_\w*tokens"))
 
     def after(self, *retreats: Retreat) -> Dialect:
-        """The dialect that asks for less in these ways."""
+        """The dialect with these reductions."""
         changes: dict[str, Any] = {}
         for retreat in retreats:
             changes |= retreat.changes
@@ -111,92 +110,92 @@ class Dialect(BaseModel):
         return self.model_copy(update=changes | {"left_out": (*self.left_out, *left)})
 
     def sentences(self) -> list[str]:
-        """What a user should know of it."""
-        held = {
-            "structured_outputs": "answers are held to their form by structured_outputs",
-            "json_schema": "answers are held to their form by response_format with a JSON schema",
-            "none": "answers cannot be held to their form: they are asked for in words, and read",
+        """Facts about it for users."""
+        constraints = {
+            "structured_outputs": "answers are constrained by structured_outputs",
+            "json_schema": "answers are constrained by response_format with a JSON schema",
+            "none": "answers cannot be constrained: the prompt describes their form, and they are parsed",
         }
-        said = [held[self.constraint]] if self.constraint else []
-        said += ["no token probabilities"] if not self.top_logprobs else []
-        said += [] if self.system_role else ["no system role: what a system message says opens the user's first"]
-        said += [f"replies have at most {self.most_tokens:,} tokens"] if self.most_tokens else []
-        said += [f"{name} is the server's own, which refuses ours" for name in self.left_out]
-        drawn = "temperature" in self.left_out
-        if self.least_temperature and not drawn:
-            said, drawn = [*said, f"temperature is {self.least_temperature:g}, as the server refuses 0"], True
-        return said + (["replies and verdicts may differ from run to run"] if drawn else [])
+        facts = [constraints[self.constraint]] if self.constraint else []
+        facts += ["no token probabilities"] if not self.top_logprobs else []
+        facts += [] if self.system_role else ["no system role: a system message is put before the first user message"]
+        facts += [f"replies have at most {self.most_tokens:,} tokens"] if self.most_tokens else []
+        facts += [f"{name} is the server's default, since it refuses ours" for name in self.left_out]
+        random = "temperature" in self.left_out
+        if self.least_temperature and not random:
+            facts, random = [*facts, f"temperature is {self.least_temperature:g}, as the server refuses 0"], True
+        return facts + (["replies and verdicts may differ from run to run"] if random else [])
 
 
-KEYED = Dialect(constraint="structured_outputs")  # what a call's key is made of, however it is asked
+KEYED = Dialect(constraint="structured_outputs")  # the dialect of the requests in calls' keys
 
 
 def fields_of(body: Mapping[str, Any]) -> set[str]:
-    """What a server may refuse in a request: its optional fields, and a system message."""
+    """The parts of a request that a server may refuse: its optional fields, and a system message."""
     system = {"system"} if body["messages"] and body["messages"][0]["role"] == "system" else set[str]()
     return (body.keys() - {"model", "messages"}) | system
 
 
 def _below(told: str, value: int, least: int = 1) -> int | None:
-    """The largest number in a refusal that is less than what was asked for."""
+    """The largest number in a refusal that is below the refused value."""
     numbers = map(int, re.findall(r"(?<![\d.])\d{1,9}(?!\.?\d)", told))
     return max((number for number in numbers if least <= number < value), default=None)
 
 
-_HERE = Field(exclude=True)  # of this process alone
+_HERE = Field(exclude=True)  # not stored: for this process only
 
 
 class Voice(BaseModel):
-    """What is known of one model at its server: the store keeps it from run to run, but for what is of this process alone."""
+    """The findings about a model at its server, which the store keeps from run to run."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
     dialect: Dialect
     settled: set[str] = set()
-    """Fields with which it has answered."""
+    """Fields of requests that it has answered."""
     largest: int = 0
-    """The largest limit on a reply with which it has answered."""
+    """The largest limit on a reply in requests that it has answered."""
     reasons: bool = False
-    """Whether it was seen to reason: from then on it has room for that."""
+    """Whether it turned out to reason, so that it needs room for that."""
     answers: bool = False
     """Whether it has answered though its server does not list it."""
     tried: list[str] = []
-    """Questions of our own that a refusal has cost, in words."""
+    """Descriptions of our own questions to diagnose a refusal."""
     cut_at: int | None = None
-    """Tokens at which the server seems to cut prompts."""
+    """Number of tokens at which the server seems to truncate prompts."""
     begins: str | None = None
-    """How a reply began that may hold reasoning in a shape that is not known."""
+    """The beginning of a reply that may contain reasoning in an unknown form."""
 
     context: Annotated[int | None, _HERE] = None
-    """Tokens that the server says it reads."""
+    """The context length reported by the server."""
     adapting: Annotated[asyncio.Lock, _HERE] = Field(default_factory=asyncio.Lock)
-    """Held while the cause of a refusal is found: the other calls wait."""
+    """Locked while a refusal is diagnosed: other calls wait."""
     forming: Annotated[asyncio.Lock, _HERE] = Field(default_factory=asyncio.Lock)
-    """Held while a constraint is tried."""
+    """Locked while a constraint is tried."""
     doubted: Annotated[bool, _HERE] = False
-    """Whether a 500 was taken for a refusal once: the next is the server's own trouble."""
+    """Whether a 500 was taken for a refusal once. The next one is the server's own problem."""
     shown: Annotated[bool, _HERE] = False
-    """Whether what is known was said in this process."""
+    """Whether this process has printed the findings."""
     fails: Annotated[set[Constraint], _HERE] = set()
     """Constraints that were refused."""
     counted: Annotated[list[tuple[int, int]], _HERE] = []
     """(Tokens, bytes) of the first prompts."""
 
     def takes(self, body: Mapping[str, Any]) -> bool:
-        """Whether it has answered a request of such fields."""
+        """Whether it has answered a request with these fields."""
         return fields_of(body) <= self.settled and size_of(body) <= self.largest
 
     def settle(self, body: Mapping[str, Any]) -> None:
-        """It has answered such a request."""
+        """Note that it has answered such a request."""
         self.settled |= fields_of(body)
         self.largest = max(self.largest, size_of(body))
 
     @property
     def measures(self) -> bool:
-        """Whether the size of prompts is of use."""
+        """Whether the size of prompts is still needed."""
         return self.reasons or len(self.counted) < _COUNTED
 
     def notices(self, reply: Reply, size: int) -> Iterator[str]:
-        """What is seen now, for the first time, by a reply to a prompt of so many bytes (0: not measured)."""
+        """New warnings from a reply to a prompt of this size in bytes (0: not measured)."""
         if size and self._count(reply.prompt_tokens, size):
             yield self._cut()
         if not self.begins and (begun := looks_like_reasoning(reply.text)):
@@ -204,8 +203,8 @@ class Voice(BaseModel):
             yield self._begun()
 
     def _count(self, tokens: int, size: int) -> bool:
-        """Book what a prompt was counted as; returns whether prompts are now seen to be cut in silence: several of different
-        length have the same count, or one has fewer tokens than its text can be."""
+        """Note the token count of a prompt. Returns whether prompts now seem to be truncated silently: several of different
+        lengths have the same count, or one has fewer tokens than its text needs."""
         if not tokens or len(self.counted) >= _COUNTED or self.cut_at:
             return False
         self.counted.append((tokens, size))
@@ -216,44 +215,44 @@ class Voice(BaseModel):
             self.cut_at = longest
         return self.cut_at is not None
 
-    def room(self, wanted: int, context: int | None, limit: int, size: int) -> int:
-        """Tokens for reasoning beside a prompt of so many bytes and a reply of at most `limit` tokens: as many as are wanted
-        and fit the context, where that is known, by the tokens counted so far."""
+    def room(self, most: int, context: int | None, limit: int, size: int) -> int:
+        """Tokens for reasoning in addition to a prompt of this size in bytes and a reply of at most `limit` tokens: `most`, or
+        fewer if the context is known to be too short, estimated from the tokens counted so far."""
         tokens, counted = map(sum, zip(*self.counted, strict=True)) if self.counted else (1, 3)
-        return wanted if context is None else max(min(wanted, context - limit - _OVERHEAD - size * tokens // counted), 0)
+        return most if context is None else max(min(most, context - limit - _OVERHEAD - size * tokens // counted), 0)
 
     def sentences(self) -> list[str]:
-        """What a user should know of it."""
-        seen = [self._cut()] if self.cut_at else []
-        return [*self.dialect.sentences(), *seen, *([self._begun()] if self.begins else [])]
+        """Facts about it for users."""
+        cut = [self._cut()] if self.cut_at else []
+        return [*self.dialect.sentences(), *cut, *([self._begun()] if self.begins else [])]
 
     def _begun(self) -> str:
-        return f"replies begin with {self.begins!r}: if that is reasoning, think_tags of its spec name what stands around it"
+        return f"replies begin with {self.begins!r}: if that is reasoning, set think_tags in its spec to the text around it"
 
     def _cut(self) -> str:
         return (
-            f"prompts seem to be cut at {self.cut_at:,} tokens without a word: longer texts are counted as no more; raise the "
+            f"prompts seem to be truncated silently at {self.cut_at:,} tokens: longer texts have no higher count; raise the "
             "server's context (Ollama: num_ctx)"
         )
 
 
 def size_of(body: Mapping[str, Any]) -> int:
-    """The limit on a reply, 0 where a request has none."""
+    """The limit on a reply; 0 if a request has none."""
     return next((int(body[limit]) for limit in LIMITS if limit in body), 0)
 
 
 def report_of(records: Collection[Mapping[str, Any]]) -> list[str]:
-    """What a report says of a model's servers, from the store's records."""
+    """The facts about a model's servers for the report, from the store's records."""
     return list(dict.fromkeys(sentence for record in records for sentence in Voice.model_validate(record).sentences()))
 
 
 def assumed(spec: ModelSpec, context: int | None) -> str:
-    """What is taken for granted of a model that its spec says little of; empty for a spec that says it."""
+    """The assumptions about a model whose spec leaves roles or languages open; "" for any other spec."""
     if spec.checkpoint is not None or {"roles", "languages"} <= spec.model_fields_set:
         return ""
-    known = [f"reads {context} tokens by its own word"] if context and spec.context_length is None else []
+    reported = [f"reports a context of {context} tokens"] if context and spec.context_length is None else []
     degrees = spec.sampling.temperature
     temperature = "the server's own temperature" if degrees is None else f"temperature {degrees:g}"
-    drawn = f"{temperature}, at most {spec.sampling.max_tokens} tokens a reply"
     speaks = " and ".join(map(name_of, spec.languages)) if "languages" in spec.model_fields_set else "any language"
-    return "; ".join([*known, f"assumed: it speaks {speaks}; replies are drawn at {drawn}"])
+    sampling = f"{temperature} and at most {spec.sampling.max_tokens} tokens per reply"
+    return "; ".join([*reported, f"assumed: it speaks {speaks}; sampling with {sampling}"])

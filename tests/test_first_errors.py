@@ -142,7 +142,7 @@ def test_what_serves_with_cuda_names_the_driver_before_anything_is_downloaded(
         raise UserError("it would start")
 
     error = fails(up, capsys)
-    named = f"qwen1.5-7b-chat: vLLM 0.33.0 serves on NVIDIA's GPUs: {DRIVERS[driver]}" if driver in DRIVERS else "would start"
+    named = f"qwen1.5-7b-chat: vLLM 0.33.0 needs an NVIDIA GPU: {DRIVERS[driver]}" if driver in DRIVERS else "would start"
     assert named in error
 
 

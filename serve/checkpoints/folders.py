@@ -1,4 +1,4 @@
-"""Folders of model files that are whole or not there at all, and known by their content."""
+"""Folders of model files that are built atomically and identified by their content."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ MANIFEST = "esc_eval_manifest.json"
 
 
 def folder_content(folder: Path) -> str:
-    """One hash over what a model or adapter folder says: weights, configs, tokenizer."""
+    """A hash of the content of a model or adapter folder: weights, configs, tokenizer."""
     files = [p for kind in ("*.safetensors", "*.json", "*.jinja", "*.model") for p in folder.glob(kind)]
     return digest([[path.name, sha256_file(path)] for path in sorted(files)])
 
 
 def build_once(folder: Path, made_from: dict[str, Any], build: Callable[[Path], None], what: str) -> Path:
-    """A cached folder: built beside its place and renamed, verified ever after.
+    """A cached folder, which is built under a temporary name and renamed, and verified by every later call.
 
-    `made_from` identifies the inputs; `build` fills the empty folder it is given. The manifest holds `made_from` and the
-    sha256 of every file. A lock file keeps two processes from building the same folder. One that was killed while
-    building loses the lock and leaves only a temporary folder, which the next one removes.
+    `made_from` identifies the inputs; `build` fills an empty folder. The manifest has `made_from` and the sha256 of every file.
+    A lock file keeps two processes from building the same folder. A process that is killed leaves only a temporary folder,
+    which the next one removes.
     """
     with _writing(f"the model cache {folder.parent}", "free some space or set ESC_EVAL_CACHE"):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -65,13 +65,13 @@ def _writing(what: str, advice: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is None:  # not the operating system's: transformers raises OSError for its own complaints
+        if error.errno is None:  # transformers raises OSError for errors of its own
             raise
         raise UserError(f"cannot write {what}: {error.strerror}; {advice}") from error
 
 
 def manifest_problem(folder: Path, made_from: dict[str, Any]) -> str | None:
-    """Why a cached folder cannot be used, or None when every file has the manifest's sha256."""
+    """Why a cached folder cannot be used, or None if every file has the manifest's sha256."""
     try:
         manifest = read_object(folder / MANIFEST, "manifest")
         files = manifest.pop("files")
@@ -89,9 +89,9 @@ def manifest_problem(folder: Path, made_from: dict[str, Any]) -> str | None:
 
 
 def build_folder(dst: Path, src: Path, made_from: dict[str, Any], build: Callable[[Path], None]) -> bool:
-    """Fill the folder `dst` by `build`, under a temporary name until it is whole; False when it is there already, unchanged.
+    """Fill the folder `dst` with `build`, atomically; False if it exists already, unchanged.
 
-    Raises `UserError`, and writes nothing, when `dst` holds anything else, or cannot be written.
+    Raises `UserError`, and writes nothing, if `dst` contains anything else or cannot be written.
     """
     dst = dst.absolute()
 

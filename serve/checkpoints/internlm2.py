@@ -1,8 +1,8 @@
 """InternLM2 checkpoints in Llama layout.
 
-Current transformers has no InternLM2, and the code beside the published weights no longer loads there. The model computes what
-Llama computes; only names differ, and one matrix: `attention.wqkv` holds, for each key/value head, the query heads that
-share it, then the key head, then the value head. The conversion renames and reorders rows, file by file. No number is rounded.
+Current transformers has no InternLM2, and cannot load the code beside the published weights. The model computes the same as
+Llama; only names differ, and one matrix: for each key/value head, `attention.wqkv` has the query heads that share it, then the
+key head, then the value head. The conversion renames tensors and reorders rows, file by file, without rounding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from serve.checkpoints.tensors import INDEX, WEIGHTS, Stored, check_checkpoint, 
 
 CONVERSION = 1  # raise it when the conversion changes what it writes
 QKV = ("q_proj", "k_proj", "v_proj")
-# Linear layers but `wqkv`, and norms: InternLM2's name within a layer → Llama's.
+# Linear layers other than `wqkv`, and norms: InternLM2's name within a layer → Llama's.
 LINEAR = {
     "attention.wo": "self_attn.o_proj",
     "feed_forward.w1": "mlp.gate_proj",
@@ -34,9 +34,9 @@ DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat1
 
 
 class Architecture(BaseModel):
-    """The facts in an InternLM2 config.json that its forward pass or its users depend on; defaults are InternLM2's own.
+    """The fields of an InternLM2 config.json that matter to its forward pass or its users, with InternLM2's defaults.
 
-    `bias` is that of wqkv and wo; the feed-forward layers never have one. `rope_scaling` stretches positions: linearly, or
+    `bias` is that of wqkv and wo; the feed-forward layers have none. `rope_scaling` stretches positions linearly, or
     dynamically beyond `max_position_embeddings`.
     """
 
@@ -61,18 +61,18 @@ class Architecture(BaseModel):
 
     @property
     def kv_heads(self) -> int:
-        """Key/value heads: as many as query heads unless the config says otherwise."""
+        """Key/value heads, by default as many as query heads."""
         return self.num_key_value_heads or self.num_attention_heads
 
     @property
     def head_dim(self) -> int:
-        """Width of one head."""
+        """The width of a head."""
         return self.hidden_size // self.num_attention_heads
 
 
 @dataclass(frozen=True)
 class Heads:
-    """How the rows of `wqkv` are grouped."""
+    """The grouping of the rows of `wqkv`."""
 
     heads: int
     kv_heads: int
@@ -84,8 +84,8 @@ class Heads:
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
     def split(self, rows: Any, part: int | None) -> Any:
-        """The rows [n, …] of the query (0), key (1) or value (2) projection, in Llama's order, from a tensor with those of
-        `wqkv`; all rows for None. Always a copy: safetensors writes no memory twice."""
+        """The rows [n, …] of the query (0), key (1) or value (2) projection in Llama's order, from a tensor with the rows of
+        `wqkv`; all rows for None. Always a copy, since safetensors refuses shared memory."""
         if part is None:
             return rows.clone()
         groups = rows.reshape(self.kv_heads, self.heads // self.kv_heads + 2, self.head_dim, *rows.shape[1:])
@@ -93,7 +93,7 @@ class Heads:
         return chosen.reshape(-1, *rows.shape[1:]).clone()
 
     def join(self, parts: Sequence[Any]) -> Any:
-        """The rows of `wqkv` from those of the query, key and value projections: what `split` takes apart."""
+        """The rows of `wqkv` from those of the query, key and value projections: the inverse of `split`."""
         import torch
 
         groups = [rows.reshape(self.kv_heads, -1, self.head_dim, *rows.shape[1:]) for rows in parts]
@@ -108,7 +108,7 @@ def read_architecture(path: Path, model_types: tuple[str, ...] = ("internlm2",))
     """The architecture in a config.json.
 
     Raises `UserError` for other model types, a model without a language-modelling head, quantised weights, missing or
-    impossible sizes, and position scalings that InternLM2 does not have.
+    impossible sizes, and position scalings that InternLM2 lacks.
     """
     config = read_object(path, "a model's config")
     if config.get("model_type") not in model_types:
@@ -121,35 +121,35 @@ def read_architecture(path: Path, model_types: tuple[str, ...] = ("internlm2",))
         raise UserError(f"{path}: architectures: only a causal language model can be converted, got {heads}")
     if config.get("quantization_config"):
         raise UserError(f"{path}: quantization_config: quantised weights cannot be regrouped; convert the original checkpoint")
-    if isinstance(rope := config.get("rope_parameters"), dict):  # how transformers 5 writes what used to be two fields
+    if isinstance(rope := config.get("rope_parameters"), dict):  # transformers 5 writes both fields as one
         scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
         config |= {"rope_theta": rope.get("rope_theta", 10000), "rope_scaling": scaling}
     facts = validated(Architecture, config, path)
     if facts.hidden_size % facts.num_attention_heads or facts.num_attention_heads % facts.kv_heads:
         raise UserError(
-            f"{path}: num_attention_heads: {facts.num_attention_heads} heads fit neither or only one of hidden_size "
-            f"{facts.hidden_size} and num_key_value_heads {facts.kv_heads}"
+            f"{path}: num_attention_heads: {facts.num_attention_heads} heads do not fit both hidden_size {facts.hidden_size} "
+            f"and num_key_value_heads {facts.kv_heads}"
         )
     rope_parameters(facts, path)
     return facts
 
 
 def rope_parameters(facts: Architecture, path: Path) -> dict[str, Any]:
-    """Rotary position settings as transformers 5 names them: `rope_theta`, `rope_type`, and `factor` (≥ 1) when scaled."""
+    """Rotary position settings with transformers 5's names: `rope_theta`, `rope_type`, and `factor` (≥ 1) if scaled."""
     scaling = facts.rope_scaling or {}
     kind = scaling.get("rope_type", scaling.get("type")) or "default"
     if kind == "default":
         return {"rope_theta": facts.rope_theta, "rope_type": "default"}
     if kind not in {"linear", "dynamic"}:
-        raise UserError(f"{path}: rope_scaling: type {kind!r} is none of InternLM2's (linear, dynamic)")
+        raise UserError(f"{path}: rope_scaling: type: expected linear or dynamic (InternLM2's), got {kind!r}")
     factor = scaling.get("factor")
     if not isinstance(factor, int | float) or isinstance(factor, bool) or factor < 1:
-        raise UserError(f"{path}: rope_scaling: factor: a number from 1 up expected, got {factor!r}")
+        raise UserError(f"{path}: rope_scaling: factor: expected a number of at least 1, got {factor!r}")
     return {"rope_theta": facts.rope_theta, "rope_type": kind, "factor": float(factor)}
 
 
 def llama_config(facts: Architecture, dtype: str, path: Path) -> dict[str, Any]:
-    """A LlamaForCausalLM config.json with the same facts."""
+    """The equivalent config.json of LlamaForCausalLM."""
     rope = rope_parameters(facts, path)
     kept = facts.model_dump(exclude={"bias", "rope_theta", "rope_scaling", "num_key_value_heads"})
     return {
@@ -162,14 +162,14 @@ def llama_config(facts: Architecture, dtype: str, path: Path) -> dict[str, Any]:
         "mlp_bias": False,
         "dtype": dtype,
         "rope_parameters": rope,
-        # Readers older than `rope_parameters` would take 10,000 without a word.
+        # programs older than `rope_parameters` would silently use 10,000
         "rope_theta": facts.rope_theta,
         **({} if rope["rope_type"] == "default" else {"rope_scaling": {k: v for k, v in rope.items() if k != "rope_theta"}}),
     }
 
 
 def tensor_plan(facts: Architecture) -> Iterator[tuple[str, tuple[int, ...], list[tuple[str, tuple[int, ...], int | None]]]]:
-    """For each tensor of the source its name and shape, and what becomes of it: (name, shape, part of wqkv or None)."""
+    """For each tensor of the source, its name and shape, and the tensors it becomes: (name, shape, part of wqkv or None)."""
     hidden, inner, bias = facts.hidden_size, facts.intermediate_size, facts.bias
     heads = Heads(facts.num_attention_heads, facts.kv_heads, facts.head_dim)
     shapes = {"attention.wo": (hidden, hidden), "feed_forward.w2": (hidden, inner)}
@@ -193,11 +193,11 @@ def tensor_plan(facts: Architecture) -> Iterator[tuple[str, tuple[int, ...], lis
 
 
 def check_tensors(src: Path, facts: Architecture, tensors: dict[str, Stored]) -> None:
-    """Raise `UserError` unless a checkpoint has exactly the tensors that its config promises, in their shapes."""
+    """Raise `UserError` unless a checkpoint has exactly the tensors and shapes that its config requires."""
     expected = {name: shape for name, shape, _ in tensor_plan(facts)}
     for problem, names in [
         ("lacks tensors that its config.json calls for", [n for n in expected if n not in tensors]),
-        ("has tensors that an InternLM2 of its config.json does not have", sorted(set(tensors) - set(expected))),
+        ("has tensors that its config.json does not call for", sorted(set(tensors) - set(expected))),
     ]:
         if names:
             raise UserError(f"{src} {problem}: {', '.join(names[:5])} ({len(names)} in all); copy the checkpoint again")
@@ -209,14 +209,13 @@ def check_tensors(src: Path, facts: Architecture, tensors: dict[str, Stored]) ->
 
 
 def convert_checkpoint(src: Path, dst: Path) -> bool:
-    """Write the InternLM2 checkpoint folder `src` to `dst` in Llama layout; False when that was done before.
+    """Write the InternLM2 checkpoint folder `src` to `dst` in Llama layout; False if that was done before.
 
-    `dst` gets the same shards, config, generation config and a tokenizer, and loads with the Auto classes and in vLLM without
-    remote code. Dtypes stay. In memory is one shard at a time.
+    `dst` gets the same shards, a config, generation config and tokenizer, and loads with the Auto classes and in vLLM without
+    remote code. Dtypes are kept. Memory holds one shard at a time.
 
-    Raises `UserError`, and leaves nothing, when the checkpoint is pickled, half written, of another model type, or has other
-    tensors than its config promises; when the written tokenizer differs from the source's anywhere; and when `dst` holds
-    something else.
+    Raises `UserError`, and leaves nothing, if the checkpoint is pickled, half written or of another model type, if its tensors
+    do not match its config, if the written tokenizer differs from the source's anywhere, or if `dst` contains anything else.
     """
     need_modules("torch", purpose="converting a checkpoint")
     config_file = src / "config.json"
@@ -255,7 +254,7 @@ def convert_checkpoint(src: Path, dst: Path) -> bool:
 
 
 def _generation(src: Path, facts: Architecture, end_of_line: int | None) -> dict[str, Any]:
-    """The source's generation config. A reply ends at `<|im_end|>`, too, which early revisions left to their own code."""
+    """The source's generation config, in which replies also end at `<|im_end|>`: early revisions left that to their code."""
     path = src / "generation_config.json"
     settings: dict[str, Any] = {"bos_token_id": facts.bos_token_id, "eos_token_id": facts.eos_token_id}
     if path.is_file():

@@ -1,8 +1,8 @@
 """LoRA adapters trained on InternLM2, for the same model in Llama layout.
 
-A LoRA adds scale·B·A to a weight. Reordering rows of the weight reorders rows of B and leaves A alone, so the query, key and
-value projections share the A of `wqkv` and get their rows of its B; rank and alpha stay. The result is exact, and so is the way
-back, for projections that were trained with one A (`fused_qkv` in a ranker's recipe).
+A LoRA adds scale·B·A to a weight. Reordering rows of the weight reorders the rows of B and leaves A unchanged, so the query,
+key and value projections share the A of `wqkv` and get their rows of its B, with the same rank and alpha. The conversion is
+exact, and so is its inverse for projections that were trained with a common A (`fused_qkv` in a ranker's recipe).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _MODULE = re.compile(rf"model\.layers\.\d+\.({'|'.join(map(re.escape, ['attentio
 
 
 def convert_adapter(src: Path, dst: Path, base: Path | None = None) -> bool:
-    """Write the LoRA adapter folder `src` (PEFT's, on wqkv, wo, w1, w2 or w3) to `dst` with Llama's names; False when that was
-    done before.
+    """Write the LoRA adapter folder `src` (PEFT, on wqkv, wo, w1, w2 or w3) to `dst` with Llama's names; False if that was done
+    before.
 
-    `base` is the base's config.json or its folder, in either layout; it tells how the rows of `wqkv` are grouped, and the
-    adapter's sizes are checked against it. Without it a head is 128 wide.
+    `base` is the base's config.json or its folder, in either layout. It determines the grouping of the rows of `wqkv`, and the
+    adapter's sizes are checked against it. Without it, heads are assumed to be 128 wide.
 
-    Raises `UserError`, and leaves nothing, for pickled or half-written adapters; for what vLLM does not serve (DoRA, biases,
-    modules_to_save, inits that change the base, ranks above 512); for other modules; and when sizes do not fit.
+    Raises `UserError`, and leaves nothing, for pickled or half-written adapters, features that vLLM does not serve (DoRA,
+    biases, modules_to_save, inits that change the base, ranks above 512), other modules, and sizes that do not fit.
     """
     need_modules("torch", purpose="converting an adapter")
     adapter_rank(src, "InternLM2 adapter")
@@ -43,7 +43,8 @@ def convert_adapter(src: Path, dst: Path, base: Path | None = None) -> bool:
             f"{src / WEIGHTS}: not a LoRA on InternLM2's wqkv, wo, w1, w2, w3: {', '.join(foreign[:3])} ({len(foreign)} in all)"
         )
     targets, present = config.get("target_modules"), {_kind(module) for module in modules}
-    if isinstance(targets, list) and (named := {_kind(str(target)) for target in targets}) != present:  # a pattern may be wider
+    # target_modules may also be a pattern, which may match more
+    if isinstance(targets, list) and (named := {_kind(str(target)) for target in targets}) != present:
         raise UserError(
             f"{src / CONFIG}: target_modules: names {', '.join(sorted(named))}, but the weights are for "
             f"{', '.join(sorted(present))}"
@@ -57,24 +58,21 @@ def convert_adapter(src: Path, dst: Path, base: Path | None = None) -> bool:
     def build(target: Path) -> None:
         tensors: dict[str, Any] = {}
         ranks, alphas = dict[str, int](), dict[str, float]()  # of Llama's modules
+        qkv = [(f"self_attn.{name}", part) for part, name in enumerate(QKV)]
         for module, pair in modules.items():
             _, _, number, old = module.split(".", 3)
-            parts = (
-                [(f"self_attn.{name}", n) for n, name in enumerate(QKV)] if _kind(module) == "wqkv" else [(LINEAR[old], None)]
-            )
-            for new, part in parts:
+            for new, part in qkv if _kind(module) == "wqkv" else [(LINEAR[old], None)]:
                 name = f"model.layers.{number}.{new}"
                 ranks[name], alphas[name] = scales[module]
                 tensors[f"base_model.model.{name}.lora_A.weight"] = heads.split(pair["A"].load(), None)
                 tensors[f"base_model.model.{name}.lora_B.weight"] = heads.split(pair["B"].load(), part)
         write_tensors(target / WEIGHTS, tensors)
-        named: dict[str, Any] = dict.fromkeys(
-            ("exclude_modules", "layers_to_transform", "layers_pattern", "auto_mapping")
-        )  # of other classes
-        named["target_modules"] = sorted(ranks)
-        named["rank_pattern"] = {re.escape(name): rank for name, rank in ranks.items() if rank != config["r"]}
-        named["alpha_pattern"] = {re.escape(name): alpha for name, alpha in alphas.items() if alpha != config["lora_alpha"]}
-        write_json(target / CONFIG, config | named)
+        # null: fields that refer to InternLM2's classes
+        fields: dict[str, Any] = dict.fromkeys(("exclude_modules", "layers_to_transform", "layers_pattern", "auto_mapping"))
+        fields["target_modules"] = sorted(ranks)
+        fields["rank_pattern"] = {re.escape(name): rank for name, rank in ranks.items() if rank != config["r"]}
+        fields["alpha_pattern"] = {re.escape(name): alpha for name, alpha in alphas.items() if alpha != config["lora_alpha"]}
+        write_json(target / CONFIG, config | fields)
         trained_on = str(config.get("base_model_name_or_path") or "an InternLM2 model")[:200]
         grouped = f"{heads.heads} heads, {heads.kv_heads} key/value heads, head width {heads.head_dim}"
         write_text(
@@ -94,16 +92,16 @@ def convert_adapter(src: Path, dst: Path, base: Path | None = None) -> bool:
 
 
 def write_fused(adapter: Path, folder: Path, heads: Heads) -> None:
-    """Write an adapter on q_proj, k_proj and v_proj in Llama layout as one on InternLM2's `wqkv`, as the published ones are.
+    """Write an adapter on q_proj, k_proj and v_proj in Llama layout as one on InternLM2's `wqkv`, like the published ones.
 
-    Raises `UserError` where the three have an A each: no LoRA on `wqkv` computes the same.
+    Raises `UserError` if the three have different As: no LoRA on `wqkv` is equivalent then.
     """
     pairs, tensors = module_pairs(adapter / WEIGHTS), dict[str, Any]()
     for module in pairs:
         if (layer := module.removesuffix(f".self_attn.{QKV[0]}")) != module:
             parts = [{side: pairs[f"{layer}.self_attn.{name}"][side].load() for side in "AB"} for name in QKV]
             if any((part["A"] != parts[0]["A"]).any() for part in parts):
-                raise UserError(f"{adapter / WEIGHTS}: {', '.join(QKV)} of {layer} have an A each; wqkv has one")
+                raise UserError(f"{adapter / WEIGHTS}: {', '.join(QKV)} of {layer} have different As; wqkv has only one")
             named = f"base_model.model.{layer}.attention.wqkv.lora_"
             tensors |= {f"{named}A.weight": parts[0]["A"], f"{named}B.weight": heads.join([part["B"] for part in parts])}
     folder.mkdir()
@@ -112,7 +110,7 @@ def write_fused(adapter: Path, folder: Path, heads: Heads) -> None:
 
 
 def on_internlm2(adapter: Path) -> bool:
-    """Whether a whole adapter folder (see `adapter_rank`) adapts layers that only InternLM2's layout has."""
+    """Whether a complete adapter folder (see `adapter_rank`) adapts layers that only InternLM2's layout has."""
     return any(_MODULE.search(name) for name in stored_tensors([adapter / WEIGHTS]))
 
 
@@ -121,7 +119,7 @@ def _kind(module: str) -> str:
 
 
 def _heads(path: Path, modules: dict[str, dict[str, Stored]], facts: Architecture) -> Heads:
-    """How `wqkv` is grouped in a base, whose sizes must fit every module."""
+    """The grouping of `wqkv` in a base. Raises `UserError` if its sizes do not fit every module."""
     heads = Heads(facts.num_attention_heads, facts.kv_heads, facts.head_dim)
     hidden, inner = facts.hidden_size, facts.intermediate_size
     sizes = {"wqkv": (heads.rows, hidden), "wo": (hidden, hidden), "w2": (hidden, inner)}
@@ -137,7 +135,7 @@ def _heads(path: Path, modules: dict[str, dict[str, Stored]], facts: Architectur
 
 
 def _assumed_heads(path: Path, modules: dict[str, dict[str, Stored]]) -> Heads:
-    """How `wqkv` is grouped in a base that nobody names: by heads of `HEAD_DIM`."""
+    """The grouping of `wqkv` in an unnamed base, with heads of `HEAD_DIM`."""
     sizes = {(pair["B"].shape[0], pair["A"].shape[1]) for module, pair in modules.items() if _kind(module) == "wqkv"}
     if not sizes:
         return Heads(1, 1, HEAD_DIM)  # nothing to regroup

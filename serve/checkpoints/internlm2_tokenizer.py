@@ -1,8 +1,8 @@
 """InternLM2's SentencePiece model as a tokenizer.json that loads without remote code.
 
-The published tokenizer is Python beside the weights. What it does is plain: cut the text at added tokens, let SentencePiece
-encode the rest. Here the SentencePiece model (BPE) becomes a `tokenizers` one, and the result is trusted only after it gave the
-same ids as SentencePiece itself on probe sentences and on the text of every piece.
+The published tokenizer is Python code beside the weights. It is simple: it cuts the text at added tokens and lets SentencePiece
+encode the rest. Here the SentencePiece model (BPE) becomes a `tokenizers` one, which must give the same ids as SentencePiece on
+probe sentences and on the text of every piece.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from core.errors import UserError, need_modules
 from core.files import CONFIGS, read_object
 from core.yaml_files import load_yaml
 
-SPACE = "▁"  # SentencePiece's sign for a space
+SPACE = "▁"  # SentencePiece's character for a space
 BPE, NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 1, 2, 3, 4, 6  # SentencePiece's numbers: model type, piece types
 IM_END = "<|im_end|>"
 ROLE_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
@@ -27,13 +27,13 @@ CHATML = (
 
 
 def convert_tokenizer(src: Path, dst: Path, vocab_size: int) -> int | None:
-    """Write the tokenizer of an InternLM2 folder for AutoTokenizer; returns the id of `<|im_end|>`, None without one.
+    """Write the tokenizer of an InternLM2 folder for AutoTokenizer; returns the id of `<|im_end|>`, or None without one.
 
-    From `tokenizer.model` when it is there, else `tokenizer.json` is taken over. Ids below `vocab_size`. The chat template is
-    the source's own, else ChatML after the beginning-of-sequence token.
+    It is converted from `tokenizer.model` if there is one, else copied from `tokenizer.json`. Ids must be below `vocab_size`.
+    The chat template is the source's own, else ChatML after the beginning-of-sequence token.
 
-    Raises `UserError` when there is neither file, when the SentencePiece model is not BPE, when an added token has no id or one
-    beyond the embeddings, and when any probe gets other ids or other decoded text than the source gives.
+    Raises `UserError` if there is neither file, if the SentencePiece model is not BPE, if an added token has no id or one
+    beyond the embeddings, and if the ids or decoded text of any probe differ from the source's.
     """
     need_modules("tokenizers", "transformers", "sentencepiece", "google", purpose="converting a tokenizer")
     from tokenizers import Tokenizer
@@ -81,7 +81,7 @@ def _chat_template(src: Path, settings: dict[str, Any]) -> str:
     file, template = src / "chat_template.jinja", settings.get("chat_template")
     if file.is_file():
         return file.read_text(encoding="utf-8")
-    if isinstance(template, list):  # several named ones
+    if isinstance(template, list):  # several named templates
         template = next((entry["template"] for entry in template if entry.get("name") == "default"), None)
     return str(template) if template else CHATML
 
@@ -89,7 +89,7 @@ def _chat_template(src: Path, settings: dict[str, Any]) -> str:
 def from_sentencepiece(
     path: Path, settings: dict[str, Any]
 ) -> tuple[Any, Callable[[str], list[int]], Callable[[list[int]], str], list[str]]:
-    """The tokenizer, what the source gives for a text and for ids, and the texts to compare on."""
+    """The tokenizer, the source's encoder and decoder, and the texts for the comparison."""
     from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
 
     proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
@@ -99,7 +99,7 @@ def from_sentencepiece(
     except Exception as error:  # protobuf's and sentencepiece's errors have no common base
         raise UserError(f"{path}: not a SentencePiece model: {error}") from None
     if proto.trainer_spec.model_type != BPE or not proto.normalizer_spec.escape_whitespaces:
-        raise UserError(f"{path}: not a BPE model that marks spaces, as the published one is")
+        raise UserError(f"{path}: not a BPE model that marks spaces, like the published one")
     added = _added_tokens(path, proto, settings)
     tokenizer = _bpe(proto, added, settings)
     for number, token in added.items():
@@ -110,24 +110,23 @@ def from_sentencepiece(
     def reference(text: str) -> list[int]:
         cut = re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)))
         ids: list[int] = []
-        at = 0
+        start = 0
         for token in cut.finditer(text):
-            ids += processor.encode(text[at : token.start()])
-            ids.append(names[token[0]])
-            at = token.end()
-        return ids + list(processor.encode(text[at:]))
+            ids += [*processor.encode(text[start : token.start()]), names[token[0]]]
+            start = token.end()
+        return ids + list(processor.encode(text[start:]))
 
     texts = [p.piece.replace(SPACE, " ") for i, p in enumerate(proto.pieces) if p.type == NORMAL and i not in added]
     return tokenizer, reference, lambda ids: str(processor.decode(ids)), [*_probes(list(names)), *texts]
 
 
 def _added_tokens(path: Path, proto: Any, settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """Tokens that are cut out of a text before it is encoded, by id: the config's, then special ones it only names."""
+    """Tokens that are cut out of a text before encoding, by id: the config's, then special ones that it only names."""
     added: dict[int, dict[str, Any]] = {}
     for number, entry in sorted((settings.get("added_tokens_decoder") or {}).items(), key=lambda item: int(item[0])):
         added[int(number)] = {"content": entry["content"], "special": bool(entry.get("special", True))}
         if entry.get("lstrip") or entry.get("rstrip") or entry.get("single_word"):
-            raise UserError(f"{path.parent}: added token {entry['content']} swallows its surroundings: unsupported")
+            raise UserError(f"{path.parent}: added token {entry['content']} absorbs its surroundings, which is not supported")
     pieces = {p.piece: number for number, p in enumerate(proto.pieces)}
     named = [_content(settings[role]) for role in ROLE_TOKENS if settings.get(role)]
     named += [p.piece for p in proto.pieces if p.type in {CONTROL, UNKNOWN}]
@@ -165,9 +164,9 @@ def _bpe(proto: Any, added: dict[int, dict[str, Any]], settings: dict[str, Any])
     tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", SPACE)])
     strip = [decoders.Strip(" ", 1, 0)] if rules.add_dummy_prefix else []
     tokenizer.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
-    wanted = [AddedToken(t["content"], normalized=False, special=t["special"]) for t in added.values()]
     reserved = [p.piece for number, p in enumerate(proto.pieces) if p.type == USER_DEFINED and number not in added]
-    tokenizer.add_tokens([*wanted, *(AddedToken(piece, normalized=False, special=False) for piece in reserved)])
+    contents = [*((token["content"], token["special"]) for token in added.values()), *((piece, False) for piece in reserved)]
+    tokenizer.add_tokens([AddedToken(content, normalized=False, special=special) for content, special in contents])
     begin = _content(settings.get("bos_token") or "<s>")
     if settings.get("add_bos_token", True):
         tokenizer.post_processor = processors.TemplateProcessing(
@@ -177,15 +176,14 @@ def _bpe(proto: Any, added: dict[int, dict[str, Any]], settings: dict[str, Any])
 
 
 def _merges(proto: Any, added: dict[int, dict[str, Any]]) -> list[tuple[str, str]]:
-    """Every way to put a piece together from two others, best score first: what SentencePiece tries, in its order."""
+    """Every composition of a piece from two others, best score first: the order in which SentencePiece tries them."""
     scores = {p.piece: p.score for number, p in enumerate(proto.pieces) if p.type == NORMAL and number not in added}
-    merges = [
+    return [
         (piece[:cut], piece[cut:])
         for piece in sorted(scores, key=lambda piece: -scores[piece])
         for cut in range(1, len(piece))
         if piece[:cut] in scores and piece[cut:] in scores
     ]
-    return merges
 
 
 def _probes(added: list[str]) -> list[str]:
@@ -197,9 +195,9 @@ def _probes(added: list[str]) -> list[str]:
 def check_parity(
     src: Path, written: Any, reference: Callable[[str], list[int]], decode: Callable[[list[int]], str], probes: list[str]
 ) -> None:
-    got = written(probes, add_special_tokens=False)["input_ids"]
+    """Raise `UserError` if the written tokenizer's ids or decoded text of any probe differ from the source's."""
     special = set(written.get_added_vocab().values())
-    for text, ids in zip(probes, got, strict=True):
+    for text, ids in zip(probes, written(probes, add_special_tokens=False)["input_ids"], strict=True):
         if (expected := reference(text)) != ids:
             raise UserError(
                 f"{src}: the converted tokenizer differs from the source's on {text!r}: ids {ids[:12]}, expected "

@@ -1,4 +1,4 @@
-"""LoRA adapters as files: which are plain, that is no more than scale·B·A added to weight matrices, and what is in them.
+"""LoRA adapters as files: their ranks and matrices, and whether they are plain, that is, only add scale·B·A to weight matrices.
 
 Only plain adapters can be merged or converted exactly, and only they are served by vLLM.
 """
@@ -15,10 +15,10 @@ from core.files import read_object
 from serve.checkpoints.tensors import Stored, check_finite, safetensors_problem, stored_tensors
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the values vLLM takes for --max-lora-rank
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vLLM's values for --max-lora-rank
 _NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
-# What an adapter's config may say beside plain LoRA: how training began and where the adapter came from. Anything else that is
-# set could change what the adapter computes.
+# Fields of an adapter's config that may be set for a plain LoRA: how training began and where the adapter came from. Any other
+# field could change the computation.
 PLAIN_FIELDS = {
     *("peft_type", "peft_version", "task_type", "base_model_name_or_path", "revision", "inference_mode", "r", "target_modules"),
     *("exclude_modules", "lora_alpha", "lora_dropout", "bias", "use_rslora", "init_lora_weights", "layers_to_transform"),
@@ -30,23 +30,22 @@ PLAIN_INITS = {"gaussian", "eva", "orthogonal", "mica", "lora_ga"}  # the others
 
 
 def lora_rank_limit(rank: int) -> int:
-    """The smallest --max-lora-rank of vLLM that admits an adapter of this rank; `UserError` above 512 or below 1."""
-    for limit in LORA_RANKS:
-        if 1 <= rank <= limit:
-            return limit
-    raise UserError(f"adapter rank unsupported: {rank}; vLLM serves ranks from 1 to {LORA_RANKS[-1]}")
+    """The smallest --max-lora-rank of vLLM for an adapter of this rank. Raises `UserError` above 512 or below 1."""
+    if not 1 <= rank <= LORA_RANKS[-1]:
+        raise UserError(f"adapter rank unsupported: {rank}; vLLM serves ranks from 1 to {LORA_RANKS[-1]}")
+    return min(limit for limit in LORA_RANKS if rank <= limit)
 
 
 def adapter_rank(folder: Path, what: str = "adapter") -> int:
     """The largest LoRA rank in an adapter folder.
 
-    Raises `UserError` for a folder without adapter_config.json or whole adapter_model.safetensors, a config that is not a LoRA
-    adapter's, a rank that vLLM cannot serve, and weights that are not finite.
+    Raises `UserError` for a folder without adapter_config.json or a complete adapter_model.safetensors, a config that is not a
+    LoRA adapter's, a rank that vLLM cannot serve, and weights that are not finite.
     """
     config_file, weights = folder / CONFIG, folder / WEIGHTS
     if not weights.is_file() and (pickle := folder / "adapter_model.bin").is_file():
         raise UserError(
-            f"{what} refused: {pickle} is a pickle, which can run code when it is loaded; save it as {WEIGHTS} if you trust it"
+            f"{what} refused: {pickle} is a pickle, which can run code when loaded; if you trust it, save it as {WEIGHTS}"
         )
     for path in (config_file, weights):
         if not path.is_file():
@@ -65,7 +64,7 @@ def adapter_rank(folder: Path, what: str = "adapter") -> int:
 
 
 def check_plain(path: Path, config: dict[str, Any]) -> None:
-    """Raise `UserError` unless an adapter's config describes a plain LoRA, one that adds scale·B·A to weight matrices."""
+    """Raise `UserError` unless an adapter's config describes a plain LoRA, which only adds scale·B·A to weight matrices."""
     if config.get("peft_type") != "LORA":
         raise UserError(f"{path}: peft_type: LORA expected, got {config.get('peft_type')!r}")
     if problem := more_than_plain(config):
@@ -73,28 +72,27 @@ def check_plain(path: Path, config: dict[str, Any]) -> None:
 
 
 def more_than_plain(config: Mapping[str, Any]) -> str | None:
-    """The setting of a LoRA's config that makes it more than a plain one, and what to do; None for a plain one."""
+    """The setting by which a LoRA's config is not a plain one, and what to do; None for a plain one."""
     if config.get("bias") not in {None, "none"}:
         return f"bias: {config['bias']!r}: trained biases cannot be served by vLLM; train with bias none"
     init = config.get("init_lora_weights", True)
     if isinstance(init, str) and init.lower() not in PLAIN_INITS:
         return (
             f"init_lora_weights: {init!r} also changes the base's weights: train with true or one of "
-            f"{', '.join(sorted(PLAIN_INITS))}; a trained one PEFT makes plain (path_initial_model_for_weight_conversion)"
+            f"{', '.join(sorted(PLAIN_INITS))}; PEFT can convert a trained one (path_initial_model_for_weight_conversion)"
         )
-    for field in sorted(set(config) - PLAIN_FIELDS):
-        if config[field]:
-            return (
-                f"{field}: {str(config[field])[:60]} is more than a plain LoRA on weight matrices: it can neither be merged or "
-                "converted exactly nor served by vLLM; train the adapter without it"
-            )
+    if field := next((field for field in sorted(set(config) - PLAIN_FIELDS) if config[field]), None):
+        return (
+            f"{field}: {str(config[field])[:60]} is more than a plain LoRA on weight matrices: it can neither be merged or "
+            "converted exactly nor served by vLLM; train the adapter without it"
+        )
     return None
 
 
 def module_pairs(path: Path) -> dict[str, dict[str, Stored]]:
     """The matrices `A` and `B` of each adapted module, by the module's path (`model.layers.0.self_attn.q_proj`).
 
-    Raises `UserError` for a file with anything else in it, without tensors, or with half of a pair.
+    Raises `UserError` for a file with other tensors, without tensors, or with half of a pair.
     """
     modules: dict[str, dict[str, Stored]] = {}
     foreign = []
@@ -110,7 +108,7 @@ def module_pairs(path: Path) -> dict[str, dict[str, Stored]]:
             f"or whole modules: {', '.join(sorted(foreign)[:3])} ({len(foreign)} in all); train the adapter without them"
         )
     if not modules:
-        raise UserError(f"{path}: no tensors in it")
+        raise UserError(f"{path}: no tensors")
     for module, pair in modules.items():
         if missing := {"A", "B"} - set(pair):
             raise UserError(f"{path}: {module} has no lora_{missing.pop()}: the adapter is half written")
@@ -120,7 +118,7 @@ def module_pairs(path: Path) -> dict[str, dict[str, Stored]]:
 def module_scales(path: Path, config: dict[str, Any], modules: dict[str, dict[str, Stored]]) -> dict[str, tuple[int, float]]:
     """Rank and alpha of each module, by PEFT's rule: the first pattern that matches the end of the path, else the default.
 
-    Raises `UserError` for a config that does not say, and for matrices of another rank than it says.
+    Raises `UserError` for a config without these, and for matrices whose rank differs from the config's.
     """
 
     def find(field: str, default: str, module: str) -> Any:

@@ -1,11 +1,10 @@
 """Merging a LoRA adapter into a copy of its base.
 
-On GPUs vLLM serves many adapters beside one base. On CPU that path runs several times slower than a plain model, so there an
-adapter is merged into its own copy of the (small) base.
+On GPUs vLLM serves many adapters on one base. On CPU that runs several times slower than a plain model, so each adapter is
+merged into its own copy of the (small) base.
 
-Merging adds scale·B·A to each adapted weight and copies everything else, file by file: shards, names and configs stay, and any
-layout will do. PEFT's `merge_and_unload` gives the same numbers, but it holds the whole model, and needs a class for it that
-transformers knows.
+Merging adds scale·B·A to each adapted weight and copies everything else, file by file: shards, names and configs stay, in any
+layout. PEFT's `merge_and_unload` gives the same numbers, but loads the whole model, and needs a model class in transformers.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _NOT_COPIED = {MANIFEST, TRAINING, CONFIG}
 
 
 class Delta(NamedTuple):
-    """What an adapter adds to one weight of shape [out, in]: scale·B·A, with A of [rank, in] and B of [out, rank]."""
+    """An adapter's addition to a weight of shape [out, in]: scale·B·A, with A of [rank, in] and B of [out, rank]."""
 
     a: Stored
     b: Stored
@@ -36,9 +35,9 @@ class Delta(NamedTuple):
 
 
 def merged(spec: ModelSpec, checkpoint: Path, adapter: Path) -> Path:
-    """A copy of `checkpoint` with `adapter` merged in, as a safetensors folder with the base's tokenizer, in the cache.
+    """A cached copy of `checkpoint` with `adapter` merged in, as a safetensors folder with the base's tokenizer.
 
-    The folder is named by the content of both, so a retrained adapter gets a new one. Raises what `merge_adapter` raises.
+    The folder's name depends on the content of both, so a retrained adapter gets a new one. Raises as `merge_adapter` does.
     """
     deltas = _deltas(checkpoint, adapter, f"model {spec.name}: ")
     folder, made_from = merged_folder(checkpoint, adapter)
@@ -48,30 +47,30 @@ def merged(spec: ModelSpec, checkpoint: Path, adapter: Path) -> Path:
 
 
 def merged_folder(checkpoint: Path, adapter: Path) -> tuple[Path, dict[str, Any]]:
-    """Where `merged` puts its copy of two existing folders, whether or not it is there yet, and what identifies it."""
+    """The folder of `merged` for two existing folders, whether or not it exists yet, and its identity."""
     made_from = {"merge": MERGE, "base": folder_content(checkpoint), "adapter": folder_content(adapter)}
     return cache_dir() / f"merged-{digest(made_from, 16)}", made_from
 
 
 def merge_adapter(checkpoint: Path, adapter: Path, dst: Path) -> bool:
-    """Write `checkpoint` with the LoRA `adapter` (PEFT's) merged in to the folder `dst`; False when that was done before.
+    """Write `checkpoint` with the LoRA `adapter` (PEFT) merged in to the folder `dst`; False if that was done before.
 
-    Every adapted weight is W + scale·B·A, computed in fp64 and rounded once to the base's own dtype; scale is alpha/r, or
-    alpha/√r with `use_rslora`. All else is copied: other weights, shards and index, config, tokenizer, chat template. In
-    memory is one shard at a time. The model card is written anew.
+    Every adapted weight becomes W + scale·B·A, computed in fp64 and rounded once to the base's dtype; scale is alpha/r, or
+    alpha/√r with `use_rslora`. Everything else is copied: other weights, shards and index, config, tokenizer, chat template.
+    Memory holds one shard at a time. The model card is written anew.
 
-    Raises `UserError`, and leaves nothing, when a folder is missing, pickled or half written; for an adapter that is more
-    than a plain LoRA on weight matrices; when base and adapter do not fit; and when `dst` holds something else.
+    Raises `UserError`, and leaves nothing, if a folder is missing, pickled or half written, if the adapter is not a plain LoRA
+    on weight matrices, if base and adapter do not fit, or if `dst` contains anything else.
     """
     deltas = _deltas(checkpoint, adapter)
     made_from = merged_folder(checkpoint, adapter)[1]
     return build_folder(dst, adapter, made_from, lambda target: _merge(checkpoint, adapter, deltas, target))
 
 
-def _deltas(checkpoint: Path, adapter: Path, who: str = "") -> dict[str, Delta]:
-    """What is added to which of the base's tensors, once all is known to fit. Only headers and configs are read."""
-    check_checkpoint(checkpoint, f"{who}checkpoint")
-    adapter_rank(adapter, f"{who}adapter")
+def _deltas(checkpoint: Path, adapter: Path, prefix: str = "") -> dict[str, Delta]:
+    """The additions to the base's tensors, by name, after checking that everything fits. Only headers and configs are read."""
+    check_checkpoint(checkpoint, f"{prefix}checkpoint")
+    adapter_rank(adapter, f"{prefix}adapter")
     config = read_object(adapter / CONFIG, "an adapter's config")
     check_plain(adapter / CONFIG, config)
     modules = module_pairs(adapter / WEIGHTS)
@@ -84,8 +83,8 @@ def _deltas(checkpoint: Path, adapter: Path, who: str = "") -> dict[str, Delta]:
         stored = tensors.get(name)
         if module == "lm_head" and (tied or stored is None):
             raise UserError(
-                f"{adapter / WEIGHTS}: lm_head is adapted, and this base ties it to its embeddings: merging would change "
-                "those, too; train the adapter without lm_head"
+                f"{adapter / WEIGHTS}: lm_head is adapted, but this base ties it to its embeddings, which merging would change "
+                "too; train the adapter without lm_head"
             )
         if stored is None or stored.shape != size:
             has = f"has {' × '.join(map(str, stored.shape))} in {stored.file.name}" if stored else "has no such tensor"
@@ -103,8 +102,8 @@ def _merge(checkpoint: Path, adapter: Path, deltas: dict[str, Delta], target: Pa
     need_modules("torch", "huggingface_hub", purpose="merging an adapter")
     from safetensors.torch import load_file
 
-    training = read_training(adapter)  # before the long part: it may be unreadable
-    # Shards keep their names, and tensors their sizes, so the base's index stays true, too.
+    training = read_training(adapter)  # first, since it may be unreadable
+    # Shards keep their names and tensors their sizes, so the base's index stays valid.
     for path in sorted({path for pattern in BESIDE_WEIGHTS for path in checkpoint.glob(pattern)}):
         if path.is_file() and path.name not in _NOT_COPIED:
             shutil.copyfile(path, target / path.name)
@@ -115,5 +114,5 @@ def _merge(checkpoint: Path, adapter: Path, deltas: dict[str, Delta], target: Pa
             delta = (b.load().double() @ a.load().double()) * scale
             tensors[name] = (weight.double() + delta).to(weight.dtype)
         write_tensors(target / file.name, tensors)
-    named = read_object(adapter / CONFIG, "an adapter's config").get("base_model_name_or_path")
-    write_card(target, training, merged=True, base=str(named or ""))
+    base = read_object(adapter / CONFIG, "an adapter's config").get("base_model_name_or_path")
+    write_card(target, training, merged=True, base=str(base or ""))

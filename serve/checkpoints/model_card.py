@@ -1,4 +1,4 @@
-"""What a trained model's folder says about itself: `training.json` for programs, `README.md` (a model card) for people."""
+"""The records in a trained model's folder: `training.json` for programs, `README.md` (a model card) for people."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ _MARKUP = re.compile(r"([\\`*_\[\]<>|~&$])")
 
 
 class Data(Settings):
-    """One file that was trained or evaluated on: its sha256, that of the manifest beside it, how many examples it gave, and the
-    prompt pack that they were written in."""
+    """A file used in training or validation: its sha256, that of its manifest, its number of examples and their prompt pack."""
 
     file: str
     sha256: str
@@ -45,11 +44,11 @@ class Data(Settings):
 
 
 class Training(Settings):
-    """How an adapter came about. Nothing in it tells the time, so the same training leaves the same record.
+    """The record of a training, without clock times, so that the same training leaves the same record.
 
-    `kind` is what the model does: play the seeker (`role`), judge (`rank`) or be the `supporter`. `recipe` is the resolved one.
-    `metrics` maps a metric to a number, or a group to metrics of its own; `baselines` maps the name of each baseline to its
-    metrics, under the same names. `versions` maps packages to versions.
+    `kind` is the model's purpose: playing the seeker (`role`), judging (`rank`) or being the `supporter`. `recipe` is resolved.
+    `metrics` has numbers by metric, possibly in groups; `baselines` has the same metrics of each baseline. `versions` are those
+    of packages.
     """
 
     kind: Literal["role", "rank", "supporter"]
@@ -68,21 +67,21 @@ class Training(Settings):
 
     @property
     def learnt(self) -> list[str]:
-        """The prompt packs that it was trained in."""
+        """The prompt packs of the training data."""
         return sorted({data.prompts for data in self.data if data.prompts})
 
 
 def read_training(folder: Path) -> Training | None:
-    """The record in a model's folder, None where there is none; `UserError` for one that cannot be read."""
+    """The record in a model's folder, or None. Raises `UserError` if it cannot be read."""
     path = folder / TRAINING
     return validated(Training, read_object(path, "a training record"), path) if path.is_file() else None
 
 
 def write_card(folder: Path, training: Training | None, merged: bool = False, base: str = "") -> None:
-    """Write `training.json` and `README.md` into a folder, over what is there.
+    """Write, or overwrite, `training.json` and `README.md` in a folder.
 
-    `merged` says that the folder holds a whole model, not an adapter. Without a `training` there is no `training.json`, and
-    the card says that nothing is known but the name of the `base`. Raises `UserError` when they cannot be written.
+    `merged`: the folder has a whole model, not an adapter. Without a `training` there is no `training.json`, and the card says
+    that only the name of the `base` is known. Raises `UserError` if they cannot be written.
     """
     if training is not None:
         write_json(folder / TRAINING, training.model_dump(mode="json"))
@@ -90,57 +89,52 @@ def write_card(folder: Path, training: Training | None, merged: bool = False, ba
 
 
 def adapter_to_publish(folder: Path, repo: str) -> Publication:
-    """An adapter's files with a card of today: where its training recorded no licence, that of its base; addresses of servers
-    that a training asked are left out.
-
-    Raises `UserError` for a folder that holds no adapter.
-    """
+    """An adapter's files with a current card: a missing licence is the base's, and URLs of servers used in training are
+    replaced. Raises `UserError` for a folder without an adapter."""
     need_modules("huggingface_hub", purpose="publishing on the hub")
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise UserError(f"{folder}: no {name}: not an adapter's folder (a training leaves OUT/adapter)")
     training = read_training(folder)
     base = str(read_object(folder / CONFIG, "an adapter's config").get("base_model_name_or_path") or "")
-    if training is not None and not training.licence:
-        training = training.model_copy(update={"licence": licence_of(training.base)})
-    if training is not None:
-        asked = {"recipe": training.recipe, "command": training.command}
-        training = training.model_copy(update=orjson.loads(_ADDRESS.sub(b"URL", orjson.dumps(asked))))
     files: dict[str, Path | bytes] = {name: folder / name for name in (CONFIG, WEIGHTS)}
-    files[CARD] = model_card(training, base=base).encode()
     if training is not None:
+        fields = {"recipe": training.recipe, "command": training.command}
+        without_urls = orjson.loads(_ADDRESS.sub(b"URL", orjson.dumps(fields)))
+        training = training.model_copy(update=without_urls | {"licence": training.licence or licence_of(training.base)})
         files[TRAINING] = orjson.dumps(training.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n"
+    files[CARD] = model_card(training, base=base).encode()
     return Publication(repo, "model", files, f"LoRA adapter on {base or 'an unknown base'}")
 
 
 def licence_of(base: str) -> str | None:
-    """The licence of a base model: by its card on the hub, else by the bundled specs of it; None where nobody says it."""
+    """The licence of a base model, from its card on the hub or else a bundled spec; None if neither has one."""
     if on_hub(base):
         from huggingface_hub import ModelCard
 
-        with suppress(Exception):  # no network, no such model, no card: the specs may know
-            stated = ModelCard.load(base).data
-            return str(stated.get("license_name") or stated.get("license") or "") or None
+        with suppress(Exception):  # no network, no such model, no card: try the specs
+            card = ModelCard.load(base).data
+            return str(card.get("license_name") or card.get("license") or "") or None
     specs = map(load_spec, model_names())
     return next((spec.licence for spec in specs if spec.checkpoint == base and spec.licence), None)
 
 
 def model_card(training: Training | None, merged: bool = False, base: str = "") -> str:
-    """The card's text, metadata first."""
+    """The card's text, beginning with the metadata."""
     from huggingface_hub import ModelCard, ModelCardData
 
     base = training.base if training else base
     kind = {"role": ["seeker-simulator"], "rank": ["judge"], "supporter": ["supporter"]}[training.kind] if training else []
     results = list(_results(training)) if training else []
-    named: dict[str, Any] = licence_fields(training.licence if training else None)
+    fields: dict[str, Any] = licence_fields(training.licence if training else None)
     if results:
-        named |= {"eval_results": results, "model_name": "esc-eval adapter"}
+        fields |= {"eval_results": results, "model_name": "esc-eval adapter"}
     data = ModelCardData(
         base_model=base if on_hub(base) else None,
         library_name="transformers" if merged else "peft",
         pipeline_tag="text-generation",
         tags=["esc-eval", "emotional-support-dialogue", *kind, "merged" if merged else "lora"],
-        **named,
+        **fields,
     )
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
@@ -148,7 +142,7 @@ def model_card(training: Training | None, merged: bool = False, base: str = "") 
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # Markdown, not HTML: `text` and `block` below
+        autoescape=False,  # Markdown, not HTML: see `text` and `block`
     )
     environment.filters |= {"text": _text, "block": _block}
     body = environment.get_template("model_card.md.j2").render(
@@ -164,8 +158,8 @@ def model_card(training: Training | None, merged: bool = False, base: str = "") 
 
 
 def _results(training: Training) -> Iterator[EvalResult]:
-    """The figures that a reader chooses by (perplexity; agreement averaged over dimensions; reward) for the hub's
-    `model-index`, each with its baselines and how many examples, verdicts or role cards it is of."""
+    """The main figures (perplexity; agreement averaged over dimensions; reward) for the hub's `model-index`, each with its
+    baselines and the number of its examples, verdicts or role cards."""
     from huggingface_hub import EvalResult
 
     metrics = dict(_flat(training.metrics))
@@ -177,10 +171,10 @@ def _results(training: Training) -> Iterator[EvalResult]:
             continue
         part, metric = match[1], match[2] or name
         n = metrics.get(f"valid_{part}_n" if part else "valid_cards" if metric == "reward" else "valid_dialogues")
-        beside = {baseline: figures[name] for baseline, figures in baselines.items() if name in figures}
-        told = [*([f"n = {n:g}"] if n else []), *(f"{baseline} {figure:.4g}" for baseline, figure in beside.items())]
-        if metric == "reward":
-            told.insert(0, f"judge {str(training.recipe.get('judge')).partition('@')[0]}")
+        compared = {baseline: figures[name] for baseline, figures in baselines.items() if name in figures}
+        notes = [f"judge {str(training.recipe.get('judge')).partition('@')[0]}"] if metric == "reward" else []
+        notes += [f"n = {n:g}"] if n else []
+        notes += [f"{baseline} {figure:.4g}" for baseline, figure in compared.items()]
         yield EvalResult(
             task_type="text-generation",
             task_name=_TASKS[training.kind],
@@ -189,34 +183,32 @@ def _results(training: Training) -> Iterator[EvalResult]:
             dataset_config=(part or "").removesuffix("_average").removesuffix("average") or None,
             dataset_split="validation",
             metric_type=metric,
-            metric_name=f"{metric} ({'; '.join(told)})" if told else metric,
+            metric_name=f"{metric} ({'; '.join(notes)})" if notes else metric,
             metric_value=round(float(value), 4),
-            metric_args={"n": n, "baselines": {baseline: round(float(figure), 4) for baseline, figure in beside.items()}},
+            metric_args={"n": n, "baselines": {baseline: round(float(figure), 4) for baseline, figure in compared.items()}},
         )
 
 
 def _spec(training: Training | None, merged: bool, base: str) -> dict[str, Any]:
-    """A model spec that `python -m serve up` takes once the folder's path is filled in."""
+    """A model spec for `python -m serve up`, in which the folder's path has to be filled in."""
     here = "path/of/this/folder"
-    revision = training.base_revision if training else None
-    return {
+    spec = {
         "name": "my-model",
         "about": "see its model card",
         "roles": [PLAYS[training.kind] if training else "seeker"],
-        **({"learnt": training.learnt} if training and training.learnt else {}),
+        "learnt": training.learnt if training else None,
         "languages": ["en"],
-        **(
-            {"checkpoint": here}
-            if merged
-            else {"checkpoint": base, **({"revision": revision} if revision else {}), "adapter": here}
-        ),
+        "checkpoint": here if merged else base,
+        "revision": training.base_revision if training and not merged else None,
+        "adapter": None if merged else here,
         "context_length": 4096,
-        **({"licence": training.licence} if training and training.licence else {}),
+        "licence": training.licence if training else None,
     }
+    return {name: value for name, value in spec.items() if value or name == "checkpoint"}
 
 
 def _figures(training: Training) -> Iterator[list[str]]:
-    """A table: each metric with this model's value and every baseline's."""
+    """The rows of a table of metrics: this model's values and every baseline's."""
     columns = [dict(_flat(values)) for values in (training.metrics, *training.baselines.values())]
     yield ["metric", "this model", *training.baselines]
     for name in dict.fromkeys(name for column in columns for name in column):
@@ -242,12 +234,12 @@ def _yaml(value: Any) -> str:
 
 
 def _text(value: object) -> str:
-    """Text within a line of Markdown or a table cell: it shows as it is, whatever it holds, and stays on its line."""
+    """Text for a line of Markdown or a table cell, escaped and on a single line."""
     return _MARKUP.sub(r"\\\1", _CONTROL.sub(" ", str(value)))
 
 
 def _block(value: object, language: str = "") -> str:
-    """Text as a code block, whose fence is longer than any in the text."""
+    """Text as a code block, with a fence longer than any in the text."""
     text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", str(value)).rstrip("\n")
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}{language}\n{text}\n{fence}"

@@ -1,5 +1,5 @@
-"""What a spec's `checkpoint` and `adapter` name (a folder, a hub id, the embedded model): where that is on this machine, and
-which commit of a hub repository."""
+"""The places of checkpoints and adapters (a folder, a hub id, the embedded model): their folders on this machine and the
+commits of hub repositories."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from serve.checkpoints.embedded import embedded_folder, materialise
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _WORTH_SAYING = 10**7  # bytes
-# What a base's folder holds beside its weights: configs, tokenizer, chat template, its own code, and its licence.
+# A base's files other than weights: configs, tokenizer, chat template, its own code, its licence.
 BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt", "*.py", "LICEN[CS]E*", "NOTICE*")
 
 
 def resolve_checkpoint(place: str, what: str) -> str:
-    """What to hand to vLLM or transformers as the model: a whole local folder, or a hub id as it is.
+    """The model argument for vLLM or transformers: a complete local folder, or a hub id unchanged.
 
     Raises `UserError` for an unknown embedded name, a path that does not exist, a half-written folder, and pickled weights.
     """
-    from serve.checkpoints.tensors import check_checkpoint  # a run against an endpoint reads no weights
+    from serve.checkpoints.tensors import check_checkpoint  # not needed for runs against an endpoint
 
     if place.startswith(EMBEDDED_PREFIX):
         return str(materialise(name=place.removeprefix(EMBEDDED_PREFIX)))
@@ -38,10 +38,10 @@ def resolve_checkpoint(place: str, what: str) -> str:
 
 
 def local_path(place: str, what: str) -> Path | None:
-    """The existing path that a spec's text means, or None for a hub id (`org/name`).
+    """The existing path of a spec's checkpoint or adapter, or None for a hub id (`org/name`).
 
-    Text that starts with `/`, `./`, `../`, `~` or `runs/` (where this project's own models lie), or whose first part is a
-    folder here, can only be a path: when it does not exist that is a `UserError`, and no download is tried.
+    A text that starts with `/`, `./`, `../`, `~` or `runs/` (the usual folder of our own models), or whose first part is a
+    folder here, can only be a path: if it does not exist, this raises `UserError`, and no download is tried.
     """
     path = place_of(place)
     if path.exists():
@@ -56,7 +56,7 @@ def local_path(place: str, what: str) -> Path | None:
 
 
 def tokenizer_folder(place: str | None) -> Path | None:
-    """The folder of a checkpoint's tokenizer; None where it is not on this machine, or on the hub."""
+    """The folder of a checkpoint's tokenizer; None if it is not on this machine."""
     if not place:
         return None
     embedded = place.startswith(EMBEDDED_PREFIX)
@@ -65,9 +65,9 @@ def tokenizer_folder(place: str | None) -> Path | None:
 
 
 def base_folder(place: str, revision: str | None, what: str) -> Path:
-    """The folder of a checkpoint: a local one as it is, the embedded model made, a hub id downloaded.
+    """The folder of a checkpoint, after converting the embedded model or downloading a hub id.
 
-    Raises `UserError` for what `resolve_checkpoint` refuses, for a download that fails, and for weights that are not finite.
+    Raises `UserError` as `resolve_checkpoint` does, and for a failed download and weights that are not finite.
     """
     from serve.checkpoints.tensors import check_checkpoint, check_finite, weight_files
 
@@ -80,14 +80,14 @@ def base_folder(place: str, revision: str | None, what: str) -> Path:
 
 
 def download(repository: str, revision: str | None, patterns: Iterable[str], what: str) -> Path:
-    """A hub repository's files of some patterns, in the hub's own cache, with the hub's own progress bars.
+    """A hub repository's files that match some patterns, in the hub's own cache, with the hub's own progress bars.
 
-    Raises `UserError` when they cannot be had, and before anything is fetched where the disk has no room for them.
+    Raises `UserError` if the download fails, or before it begins if the disk has no room.
     """
     from huggingface_hub import constants, snapshot_download
 
     files: dict[str, Any] = {"repo_id": repository, "revision": revision, "allow_patterns": [*patterns]}
-    with suppress(OSError, ValueError):  # offline: what is in the cache is all there is
+    with suppress(OSError, ValueError):  # offline: use the cache
         missing = sum(file.file_size for file in snapshot_download(**files, dry_run=True) if file.will_download)
         cache = Path(constants.HF_HUB_CACHE)
         free = shutil.disk_usage(next(folder for folder in (cache, *cache.parents) if folder.exists())).free
@@ -100,30 +100,30 @@ def download(repository: str, revision: str | None, patterns: Iterable[str], wha
             say(f"# {what}: downloading {repository}, {missing / 1e9:.1f} GB, to {cache}", err=True)
     try:
         return Path(snapshot_download(**files))
-    except (OSError, ValueError) as error:  # its errors are of these two families, offline mode included
+    except (OSError, ValueError) as error:  # the base classes of its errors, offline mode included
         reason = str(error).strip().split("\n")[0]
         raise UserError(f"{what}: cannot download {repository}: {reason}") from None
 
 
 def unpinned(spec: ModelSpec) -> list[str]:
-    """The spec's hub repositories for which it names no commit, so that tomorrow's weights may be others."""
+    """The spec's hub repositories without a commit, whose weights may change."""
     base = [] if _is_commit(spec.revision) or spec.checkpoint is None else [spec.checkpoint]
     adapters = [] if _is_commit(spec.adapter_revision) else spec.adapter_places()
     return [place for place in dict.fromkeys([*base, *adapters]) if on_hub(place)]
 
 
 def commits(specs: Iterable[ModelSpec]) -> dict[str, str]:
-    """Model → commit of its checkpoint: the one that its spec names or that the hub's cache holds; others are left out."""
-    named = {
+    """Model → commit of its checkpoint in its spec or the hub's cache; models without one are left out."""
+    by_name = {
         spec.name: spec.revision if _is_commit(spec.revision) else _cached(spec.checkpoint, spec.revision or "main")
         for spec in specs
         if spec.checkpoint and on_hub(spec.checkpoint)
     }
-    return {name: commit for name, commit in named.items() if commit}
+    return {name: commit for name, commit in by_name.items() if commit}
 
 
 def on_hub(place: str) -> bool:
-    """Whether a spec's text is a hub id, and no folder here."""
+    """Whether a checkpoint or adapter in a spec is a hub id, not a folder here."""
     try:
         return local_path(place, "") is None
     except UserError:  # a path, or the embedded model

@@ -1,4 +1,4 @@
-"""Safetensors files: what is in them by their headers, whether all numbers are finite, and writing them."""
+"""Safetensors files: reading their headers, checking that all numbers are finite, and writing them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from safetensors import SafetensorError, safe_open
 from core.errors import UserError
 from core.files import read_object
 
-# A number of which all these bits are set is infinite or NaN.
+# A number with all these bits set is infinite or NaN.
 EXPONENTS = {"F64": 0x7FF0000000000000, "F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}
 _BITS = {"F64": np.uint64, "F32": np.uint32, "F16": np.uint16, "BF16": np.uint16}
-_BLOCK = 1 << 20  # bytes that are looked at together
+_BLOCK = 1 << 20  # bytes that are checked at a time
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor in a safetensors file: its name, its dtype as the file spells it (`BF16`), and its shape."""
+    """A tensor in a safetensors file: its name, its dtype in the file's spelling (`BF16`), and its shape."""
 
     file: Path
     name: str
@@ -40,7 +40,7 @@ class Stored:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a whole checkpoint folder (see `check_checkpoint`): those its index names, else all."""
+    """The safetensors files of a complete checkpoint folder (see `check_checkpoint`): those in its index, else all."""
     index = folder / INDEX
     if not index.is_file():
         return sorted(folder.glob("*.safetensors"))
@@ -48,9 +48,9 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def stored_tensors(files: Iterable[Path]) -> dict[str, Stored]:
-    """The tensors of whole safetensors files (see `check_checkpoint`), by name. Only headers are read, without torch.
+    """The tensors of complete safetensors files (see `check_checkpoint`), by name. Only headers are read, without torch.
 
-    Raises `UserError` for a name that two files have, a dtype that is not a float of 16 to 64 bits, and an empty tensor.
+    Raises `UserError` for a name in two files, a dtype other than a float of 16 to 64 bits, and an empty tensor.
     """
     tensors: dict[str, Stored] = {}
     for path in files:
@@ -61,7 +61,7 @@ def stored_tensors(files: Iterable[Path]) -> dict[str, Stored]:
                     other = tensors[name].file.name
                     raise UserError(f"{path}: {name} is also in {other}: remove the file that does not belong here")
                 if dtype not in EXPONENTS:
-                    raise UserError(f"{path}: {name}: dtype {dtype} unsupported: only {', '.join(EXPONENTS)} (no quantised)")
+                    raise UserError(f"{path}: {name}: dtype {dtype} unsupported: only {', '.join(EXPONENTS)}, unquantised")
                 if not shape or 0 in shape:
                     raise UserError(f"{path}: {name} is empty (shape {list(shape)}): the file was saved from a sharded model")
                 tensors[name] = Stored(path, name, dtype, shape)
@@ -69,7 +69,7 @@ def stored_tensors(files: Iterable[Path]) -> dict[str, Stored]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
-    """A safetensors file of torch tensors. Raises `UserError` for one that holds an infinite number or a NaN."""
+    """Write torch tensors to a safetensors file. Raises `UserError` for an infinite number or a NaN."""
     from safetensors.torch import save_file
 
     for name, tensor in tensors.items():
@@ -79,14 +79,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
 
 
 def check_finite(files: Iterable[Path], what: str) -> None:
-    """Raise `UserError` for the first tensor of whole safetensors files that holds an infinite number or a NaN.
+    """Raise `UserError` for the first tensor of complete safetensors files with an infinite number or a NaN.
 
-    Everything that scores, compares, merges, converts or serves weights asks here. A file is read once a process, at the speed
-    of the disk. Tensors of other dtypes (quantised ones) are passed over.
+    Whatever scores, compares, merges, converts or serves weights calls this. A file is read once per process, at the speed of
+    the disk. Tensors of other dtypes (quantised ones) are skipped.
     """
     for path in files:
-        about = path.stat()
-        if (problem := _not_finite(path.absolute(), about.st_size, about.st_mtime_ns)) is not None:
+        stat = path.stat()
+        if (problem := _not_finite(path.absolute(), stat.st_size, stat.st_mtime_ns)) is not None:
             raise UserError(f"{what} refused: {problem}")
 
 
@@ -104,21 +104,19 @@ def _not_finite(path: Path, size: int, changed: int) -> str | None:
 
 
 def _is_finite(content: npt.NDArray[np.uint8], dtype: str) -> bool:
-    """Whether the bytes [n] of a tensor hold neither an infinite number nor a NaN (numpy has no bf16: bits are compared)."""
+    """Whether the bytes [n] of a tensor have no infinite number and no NaN. Bits are compared, since numpy has no bf16."""
     bits, mask = _BITS[dtype], _BITS[dtype](EXPONENTS[dtype])
     blocks = (content[start : start + _BLOCK].view(bits) for start in range(0, len(content), _BLOCK))
     return not any(((block & mask) == mask).any() for block in blocks)
 
 
 def _diverged(path: Path, name: str, dtype: str) -> str:
-    return f"{path}: {name} holds infinite or undefined numbers ({dtype}): the training diverged, or the file is damaged"
+    return f"{path}: {name} contains infinite or undefined numbers ({dtype}): the training diverged, or the file is damaged"
 
 
 def check_checkpoint(folder: Path, what: str) -> None:
-    """Raise `UserError` unless a folder has a config and whole safetensors weights.
-
-    Only the headers of the weight files are read: each says how long its file has to be.
-    """
+    """Raise `UserError` unless a folder has a config and complete safetensors weights. Only headers are read, which state the
+    lengths of the files."""
     if not folder.is_dir():
         raise UserError(f"{what} is not a folder: {folder}")
     if not (folder / "config.json").is_file():
@@ -128,7 +126,7 @@ def check_checkpoint(folder: Path, what: str) -> None:
         pickles = sorted([*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")])
         if pickles:
             raise UserError(
-                f"{what} refused: {pickles[0]} is a pickle, which can run code when it is loaded; convert it to safetensors"
+                f"{what} refused: {pickles[0]} is a pickle, which can run code when loaded; convert it to safetensors"
             )
         raise UserError(f"{what} missing or half written: {folder} has no *.safetensors")
     try:
@@ -144,7 +142,7 @@ def check_checkpoint(folder: Path, what: str) -> None:
 
 
 def safetensors_problem(path: Path) -> str | None:
-    """What is wrong with a safetensors file, by its header alone: that says how long the file has to be."""
+    """What is wrong with a safetensors file according to its header, which states the file's length; None if nothing is."""
     try:
         with safe_open(path, framework="numpy"):
             return None

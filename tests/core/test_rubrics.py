@@ -152,9 +152,9 @@ def test_every_fault_of_a_tree_is_told_at_once(tmp_path: Path) -> None:
     told = fault(tmp_path, LOOSE_ENDS)
     for wanted in (
         "questions.first.answers.yes.goto: no question 'secnd': write one of first, second, outcome, END",
-        "questions.second.answers.no.points: 0.3 is no whole or half number",
-        "questions.outcome: the name has a meaning of its own",
-        "questions.second: no answer leads to it from the first question",
+        "questions.second.answers.no.points: 0.3 is not a whole or half number",
+        "questions.outcome: this name is reserved",
+        "questions.second: cannot be reached from the first question",
     ):
         assert wanted in told
 
@@ -170,7 +170,7 @@ def test_every_fault_of_a_tree_is_told_at_once(tmp_path: Path) -> None:
             "name: x\nquestions:\n  a: {text: A, answers: {yes: END}}\n",
             "questions.a.answers: Dictionary should have at",
         ),
-        ("name: x\nquestions:\n  a: {text: A, answers: {yes: END, no: END}}\n", "every way through has the same points"),
+        ("name: x\nquestions:\n  a: {text: A, answers: {yes: END, no: END}}\n", "all paths have the same points"),
         ("name: x\nscale: {levels: [a, a]}\ndimensions: {a: b}\n", "levels: name two or more, each once"),
         ("name: x\nscale: {max: 5, levels: [a, b]}\ndimensions: {a: b}\n", "run from 0 to 1: leave min and max out"),
         ("name: x\nscale: {levels: {a: 2, b: 1}}\ndimensions: {a: b}\n", "must be in ascending order"),

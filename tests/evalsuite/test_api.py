@@ -296,7 +296,7 @@ def two(messages: list[Message]) -> int:
         ({"supporter": two}, "model two returned int: a model returns the text"),
         ({"supporter": 3}, "a model is a name, a spec or a callable, not int"),
         ({"supporter": "no-such-model"}, "unknown model 'no-such-model'"),
-        ({"seeker": {"a": seeker, "b": Judge()}}, "seeker: one model plays it, not 2"),
+        ({"seeker": {"a": seeker, "b": Judge()}}, "seeker: expected one model, not 2"),
         ({"exchangs": 3}, "settings: exchangs"),
         ({"gold": "synthetic"}, "gold: only `esc-eval run` has it"),
         ({"framework": "feel"}, "framework feel holds no dialogues"),

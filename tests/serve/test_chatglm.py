@@ -155,7 +155,7 @@ def test_mechats_template_is_its_authors_form(source: Source, tmp_path: Path) ->
     ("changes", "message"),
     [
         ({"model_type": "llama"}, "not ChatGLM of the second or third generation: it describes another model"),
-        ({"padded_vocab_size": 300}, r"tokenizer\.model: ids up to \d+, and config\.json's padded_vocab_size is 300"),
+        ({"padded_vocab_size": 300}, r"tokenizer\.model: ids up to \d+, but config\.json's padded_vocab_size is 300"),
     ],
 )
 def test_what_is_no_chatglm_is_refused(changes: dict[str, Any], message: str, source: Source, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_the_first_generation_is_named(source: Source, tmp_path: Path) -> None:
     assert isinstance(done.exception, UserError) and "the first generation, which nothing here serves" in str(done.exception)
     (folder / "tokenization_chatglm.py").unlink()
     (folder / "config.json").write_text(json.dumps(CONFIG))
-    with pytest.raises(UserError, match=r"published code \(its list of special tokens is read\) not found"):
+    with pytest.raises(UserError, match=r"published code \(for its list of special tokens\) not found"):
         convert_chatglm(folder, tmp_path / "plain")
 
 

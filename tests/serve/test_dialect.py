@@ -68,7 +68,7 @@ async def test_openai_holds_a_judge_by_a_json_schema_found_out_once(tmp_path: Pa
         assert len(endpoint.requests) == asked and again == judgements
     assert len(judgements) == 8 * 7 and all(judgement.value is not None for judgement in judgements)
     assert all("response_format" in body for body in endpoint.requests)
-    assert said == ["model my-model: answers are held to their form by response_format with a JSON schema"]
+    assert said == ["model my-model: answers are constrained by response_format with a JSON schema"]
 
 
 async def test_vllm_is_known_by_its_list_and_asked_no_question_of_its_own(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ async def test_a_server_that_bears_no_constraint_is_asked_in_words(tmp_path: Pat
     questions = [body for body in endpoint.requests if body not in probes(endpoint.requests)]
     assert len(questions) == 4 and all(not {"response_format", "structured_outputs"} & body.keys() for body in questions)
     assert all(judgement.value is not None for judgement in judgements)
-    assert "cannot be held to their form" in said[0]
+    assert "cannot be constrained" in said[0]
 
 
 async def test_what_a_reasoning_model_refuses_is_left_out_and_it_has_room_to_reason(tmp_path: Path) -> None:
@@ -164,8 +164,8 @@ async def test_what_a_reasoning_model_refuses_is_left_out_and_it_has_room_to_rea
     last = endpoint.requests[-1]
     assert last["max_completion_tokens"] == 512 + 4096
     assert not {"max_tokens", "temperature", "logprobs", "structured_outputs"} & last.keys()
-    assert any("reasons: it gets 4,096 tokens" in line for line in said)
-    assert any("no token probabilities; temperature is the server's own" in line for line in said)
+    assert any("reasons: it gets 4,096 more tokens" in line for line in said)
+    assert any("no token probabilities; temperature is the server's default" in line for line in said)
 
 
 async def test_the_room_for_reasoning_is_the_spec_s(tmp_path: Path) -> None:
@@ -298,4 +298,4 @@ async def test_a_judge_whose_schema_is_refused_is_asked_in_words(tmp_path: Path)
         again, _ = await judged(tmp_path, endpoint, many=3)
         assert len(endpoint.requests) == asked and again == judgements
     assert all(judgement.value is not None for judgement in judgements)
-    assert said == ["model my-model: answers cannot be held to their form: they are asked for in words, and read"]
+    assert said == ["model my-model: answers cannot be constrained: the prompt describes their form, and they are parsed"]

@@ -202,7 +202,7 @@ EMBEDDING = "base_model__model__model__embed_tokens__lora_embedding_A"
         (spoil_weights(base_model__model__q__lora_A__weight=torch.ones(1, 1, 1)), "only the matrices .*q.lora_A"),
         (spoil_weights(base_model__model__q__lora_A__weight=ONE), "q has no lora_B: the adapter is half written"),
         (spoil_weights(base_model__model__q__lora_A__weight=ONE[:0]), r"q.lora_A.weight is empty \(shape \[0, 1\]\)"),
-        (only("nothing"), "no tensors in it"),
+        (only("nothing"), "no tensors"),
         (only("lora_B.weight"), f"{Q} has no lora_A: the adapter is half written"),
         (
             spoil_base(torch.ones(2, 4)),
@@ -237,7 +237,7 @@ def test_a_tied_head_cannot_be_merged(stored: bool, tmp_path: Path) -> None:
     source = base(tmp_path / "base", ONE, **tied)
     if stored:
         save_file({"lm_head.weight": ONE}, source / "model.safetensors")
-    with pytest.raises(UserError, match="lm_head is adapted, and this base ties it to its embeddings"):
+    with pytest.raises(UserError, match="lm_head is adapted, but this base ties it to its embeddings"):
         merge_adapter(source, lora(tmp_path / "adapter", ONE, ONE, "lm_head"), tmp_path / "out")
 
 
@@ -295,11 +295,11 @@ def test_what_cannot_be_converted_says_what_to_give(tmp_path: Path, monkeypatch:
     spoil_config(base_model_name_or_path=None)(source, adapter)
     out = tmp_path / "out"
     for arguments, message in [
-        ((adapter,), "FOLDER: name the folder that"),
-        ((adapter, out), "base_model_name_or_path: names no base: give it with --base"),
+        ((adapter,), "FOLDER: name the output folder for"),
+        ((adapter, out), "base_model_name_or_path: no base: give it with --base"),
         ((source, out), "model_type: 'llama': only internlm2 and chatglm need conversion"),
         ((source, out, "--base", source), "only an adapter has a base"),
-        (("embedded", out), "give neither"),
+        (("embedded", out), "leave out FOLDER"),
         (("runs/none", out), "SOURCE runs/none: no such folder"),
     ]:
         assert command(monkeypatch, *arguments) == 2

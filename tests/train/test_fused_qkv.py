@@ -51,6 +51,6 @@ def test_an_adapter_with_three_matrices_has_no_fused_form(tmp_path: Path, tiny: 
     out, data = tmp_path / "out", write_data(tmp_path, "rank", train=4)
     given = {"lora_target_modules": ["q_proj", "k_proj", "v_proj"], "max_steps": 1, "save_strategy": "no"}
     train("rank", write_recipe(tmp_path / "r.yaml", "rank", tiny["llama"], data, out, **given))
-    with pytest.raises(UserError, match="have an A each; wqkv has one"):
+    with pytest.raises(UserError, match="have different As; wqkv has only one"):
         write_fused((out / "adapter").resolve(), tmp_path / "fused", Heads(4, 2, 16))
     assert not (tmp_path / "fused").exists()
