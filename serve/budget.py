@@ -91,13 +91,13 @@ class Budget:
             self._waiting.append((work, share, turn))
             self._admit()
             await turn
-        began, asked, before = self.clock(), share.asked, _SHARE.set(share)
+        began, answered, before = self.clock(), share.asked, _SHARE.set(share)
         try:
             yield
             del self._shares[work]
             if later:
                 self._shares[work] = later
-            if share.asked > asked:
+            if share.asked > answered:
                 self._took.append(self.clock() - began)
                 self._width += 1
         finally:

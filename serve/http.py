@@ -1,6 +1,6 @@
-"""One HTTP exchange with a server: a chat request, or a question about the server itself.
+"""HTTP requests to a server: chat requests, and queries about the server itself.
 
-Bodies are capped, redirects are named and not followed, and no key is ever repeated in a message.
+Bodies are limited, redirects are reported and not followed, and no key is ever repeated in a message.
 """
 
 from __future__ import annotations
@@ -30,38 +30,37 @@ from serve.answers import Reply, reply_of_error
 from serve.failures import Meaning, OutOfQuota, PassingError, Rejected, Unreadable, error_text, meaning_of
 from serve.reading import ErrorInAnswer, read_reply, read_stream, so_far
 
-UNSUPPORTED = (400, 422)  # how servers refuse a field
+UNSUPPORTED = (400, 422)  # statuses by which servers refuse a field
 RETRIED_STATUS = frozenset({408, 409, 424, 425, 429, 498, 500, 502, 503, 504, 520, 522, 524, 529})
 ACCEPTED = "gzip, deflate"
 MEGABYTE = 2**20
-LISTING = 8 * MEGABYTE  # bytes that a server's list of models or of its figures may have
-_LIST_S = 10  # seconds that a list of models may take
+LISTING = 8 * MEGABYTE  # most bytes of a server's list of models or of its metrics
+_LIST_S = 10  # most seconds for a list of models
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
-
-
-PASSING = (PassingError, aiohttp.ClientError, TimeoutError, OSError)  # what another try may mend
+PASSING = (PassingError, aiohttp.ClientError, TimeoutError, OSError)  # errors that may not recur
 
 
 @dataclass(frozen=True)
 class Route:
-    """How a model's requests go to a server: worked out once for all of them."""
+    """The constant part of a model's requests to a server."""
 
     spec: ModelSpec
     url: str
     """The base URL."""
     key: str | None
     headers: Mapping[str, str]
-    """Those that carry the key and what else the spec has in variables."""
+    """Headers with the key and the spec's other variables."""
     secrets: tuple[str | None, ...]
-    """What no message may hold."""
+    """Values that no message may contain."""
     settings: Mapping[str, Any]
-    """For aiohttp: no redirect is followed, the spec's query is added, a proxy of the environment's is taken."""
+    """For aiohttp: no redirects, the spec's query, the environment's proxy, the trusted certificates."""
     where: str
     """Model and server, for messages."""
 
     @classmethod
     def to(cls, spec: ModelSpec, url: str) -> Route:
-        """Raises `UserError` for a variable with a key that is not set, and a `ca_bundle` without a certificate."""
+        """The route to a base URL. Raises `UserError` for a key's variable that is not set, and a `ca_bundle` without a
+        certificate."""
         endpoint, key = spec.endpoint, spec.api_key()
         others = {name: secret_of(variable, f"model {spec.name}") for name, variable in endpoint.headers.items()}
         headers = ({"Authorization": f"Bearer {key}"} if key else {}) | others
@@ -73,7 +72,7 @@ class Route:
         return cls(spec, url, key, headers, (key, *others.values()), settings, where)
 
     def redact(self, problem: object) -> str:
-        """A problem as one short line without the key; the key goes first, so that no half of it is left at the cut."""
+        """A problem as one short line without keys, which are masked before the line is cut, lest half of one remain."""
         text = mask_paths(" ".join(str(problem).split()))
         for secret in self.secrets:
             text = mask_message(text, secret)
@@ -81,10 +80,10 @@ class Route:
 
 
 async def read_body(response: aiohttp.ClientResponse, most: int) -> tuple[bytes, bool]:
-    """The body and whether that is all of it: reading stops at `most` bytes. aiohttp decompresses in pieces of bounded size, so
-    never much more is held."""
+    """The body, and whether it is complete: reading stops at `most` bytes. aiohttp decompresses in pieces of limited size, so
+    memory never holds much more."""
     if 0 < (response.content_length or 0) <= most and "Content-Encoding" not in response.headers:
-        return await response.read(), True  # no longer than it says
+        return await response.read(), True  # it cannot be longer than its header says
     body = bytearray()
     async for chunk in response.content.iter_any():
         room = most - len(body)
@@ -101,18 +100,18 @@ async def post_chat(
     about: str | None,
     hears: Callable[[str], None] | None = None,
 ) -> Reply:
-    """The reply to one chat request. `about` keeps requests of one dialogue on one server behind a router; `hears` is told what
-    may be shown of the reply while it is written, where the server does that.
+    """The reply to a chat request. `about` keeps the requests of a dialogue on the same server behind a router. `hears` gets
+    the presentable part of the reply so far, if the server streams.
 
-    Raises `Rejected` where another try would change nothing, one of `PASSING` where it might.
+    Raises `Rejected` if another try would be useless, one of `PASSING` if it may succeed.
     """
     spec, where, key = route.spec, route.where, route.key
     headers = {**route.headers, "Content-Type": "application/json"}
     megabytes, timeout, body = spec.endpoint.max_response_mb, session.timeout, payload
     if hears:
         body = orjson.dumps({**orjson.loads(payload), "stream": True, "stream_options": {"include_usage": True}})
-        timeout = aiohttp.ClientTimeout(sock_read=timeout.total)  # it may take long, as long as it goes on
-    if about:  # an id may hold what no header may carry
+        timeout = aiohttp.ClientTimeout(sock_read=timeout.total)  # a long reply is fine while it continues
+    if about:  # an id may contain characters that headers forbid
         headers["X-Session-Id"] = quote(about, safe="")
     url = f"{route.url}/chat/completions"
     async with session.post(url, data=body, headers=headers, timeout=timeout, **route.settings) as response:
@@ -120,7 +119,7 @@ async def post_chat(
         wait = retry_after(response.headers.get("Retry-After"))
         if hears and status == 200 and response.content_type == "text/event-stream":
             raw, whole = await read_stream(response, megabytes * MEGABYTE, lambda text: hears(so_far(spec, text, key)))
-        else:  # of an error the beginning will do
+        else:  # the beginning of an error suffices
             raw, whole = await read_body(response, (megabytes if status == 200 else 1) * MEGABYTE)
     for secret in route.secrets[1:]:
         raw = mask_answer(raw.decode("utf-8", "surrogateescape"), secret).encode("utf-8", "surrogateescape")
@@ -133,22 +132,22 @@ async def post_chat(
             status, raw = error.status or 500, error.body
         except Unreadable:
             if html:
-                raise Unreadable("a web page, which no API answers with", status) from None
+                raise Unreadable("a web page instead of an API's answer", status) from None
             raise
     if target := redirect_target(response):
-        problem = f"HTTP {status}: redirects to {target}, which is not followed: name that address if it is the server's"
+        problem = f"HTTP {status}: redirects to {target}, which is not followed: use that URL if it is the server's"
         raise Rejected(f"{where}: {route.redact(problem)}", status)
     try:
         return reply_of_error(meaning_of_error(route, where, status, raw, wait))
     except Rejected as error:
         if hears is None or status not in UNSUPPORTED or "stream" not in str(error):
             raise
-    return await post_chat(session, route, payload, about)  # in one piece
+    return await post_chat(session, route, payload, about)  # without streaming
 
 
 def meaning_of_error(route: Route, where: str, status: int, raw: bytes, wait: float | None) -> Meaning:
-    """What an error means that is an answer: a policy, a full context. Raises `OutOfQuota` where no call is answered any more,
-    `PassingError` where another try may mend it, `Rejected` for any other."""
+    """The meaning of an error that counts as an answer: content filter or full context. Raises `OutOfQuota` for an exhausted
+    quota, `PassingError` if another try may succeed, `Rejected` for any other error."""
     told, meaning = error_text(raw), meaning_of(status, raw, wait is not None and status >= 400)
     problem = f"HTTP {status}: {told or 'an empty body'}"
     if meaning == "quota":
@@ -162,24 +161,20 @@ def meaning_of_error(route: Route, where: str, status: int, raw: bytes, wait: fl
 
 @dataclass(frozen=True)
 class Listing:
-    """What a server tells of its models at `url`."""
+    """A server's list of models at `url`."""
 
     url: str
     contexts: Mapping[str, int | None] | None = None
-    """Their names and, where it tells (vLLM), the tokens that each reads; None for a server without a list."""
+    """Names and, if reported (vLLM), context lengths of its models; None for a server without a list."""
     of_vllm: bool = False
-    """Whether it says that it is vLLM."""
+    """Whether it identifies as vLLM."""
     problem: str | None = None
-    """Why a model is in no list that could be had; it may be served all the same."""
+    """Why the list is missing or lacks a model, which may be served nevertheless."""
 
 
 async def served_models(session: aiohttp.ClientSession, route: Route, names: Sequence[str], longest: int) -> Listing:
-    """The list of models of a server, at its address or at `/v1` below, in which these names should be.
-
-    longest: tokens that a reply may have.
-
-    Raises `UserError` where the server cannot be reached, or reads less than a reply may have.
-    """
+    """A server's list of models, at its URL or at `/v1` below, in which these names should be. `longest` is the limit on a
+    reply's tokens. Raises `UserError` if the server cannot be reached, or its context is shorter than that."""
     spec = route.spec
     if not spec.endpoint.lists_models:
         return Listing(route.url)
@@ -198,34 +193,34 @@ async def served_models(session: aiohttp.ClientSession, route: Route, names: Seq
             return replace(listing, problem=f"{where}: does not list {name!r}: {route.redact(others)}")
         if context is not None and longest >= context:
             raise UserError(
-                f"{where}: replies of {longest} tokens leave no room in the {context} that it reads: lower "
-                "max_tokens (supporters), or sampling.max_tokens in its spec"
+                f"{where}: replies of {longest} tokens leave no room in its context of {context}: lower max_tokens "
+                "(supporters), or sampling.max_tokens in its spec"
             )
     return listing
 
 
 async def _list_models(session: aiohttp.ClientSession, route: Route) -> Listing:
-    """A server's list of models, or why there is none where that says something. Raises `UserError` for a server that cannot be
+    """A server's list of models, or the reason why there is none, if it matters. Raises `UserError` if the server cannot be
     reached."""
     base_url, url, timeout = route.url, f"{route.url}/models", aiohttp.ClientTimeout(total=_LIST_S)
 
-    def lacks(why: str) -> Listing:
-        return Listing(base_url, problem=f"{route.where}: {why}")
+    def without_list(reason: str) -> Listing:
+        return Listing(base_url, problem=f"{route.where}: {reason}")
 
     try:
         async with session.get(url, headers=route.headers, timeout=timeout, **route.settings) as response:
             if response.status in (401, 403):
-                said = error_text((await read_body(response, LISTING))[0])
+                refusal = error_text((await read_body(response, LISTING))[0])
                 key = route.spec.endpoint.api_key_env
-                way = f"the key in {key}" if key else f"none was sent: NAME@{base_url}#VARIABLE names its variable"
-                return lacks(f"the server refused the key (HTTP {response.status}: {route.redact(said)}): {way}")
+                hint = f"the key in {key}" if key else f"none was sent: NAME@{base_url}#VARIABLE names its variable"
+                return without_list(f"the server refused the key (HTTP {response.status}: {route.redact(refusal)}): {hint}")
             if target := redirect_target(response):
-                return lacks(f"redirects to {route.redact(target)}; if that is the server, name its address")
+                return without_list(f"redirects to {route.redact(target)}; if that is the server, use that URL")
             raw, _ = await read_body(response, LISTING)
             if response.status == 200 and response.content_type == "text/html":
-                return lacks("answers with a web page, which no API does: name the API's address (…/v1)")
+                return without_list("answers with a web page, unlike an API: use the API's URL (…/v1)")
             entries = orjson.loads(raw)["data"]
-            # Google lists by path (models/gemini-…) what a request may name with it or without.
+            # Google lists models by path (models/gemini-…), while requests may use both forms.
             names = {name: entry for entry in entries for name in (str(entry["id"]), str(entry["id"]).removeprefix("models/"))}
             lengths = {name: entry.get("max_model_len") for name, entry in names.items()}
             contexts = {name: length if isinstance(length, int) else None for name, length in lengths.items()}
@@ -233,21 +228,20 @@ async def _list_models(session: aiohttp.ClientSession, route: Route) -> Listing:
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, aiohttp.ClientPayloadError):
         return Listing(base_url)  # not every server has a list
     except TimeoutError:
-        return lacks(f"no list of models within {_LIST_S} s")
-    except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: an address with a key in it
+        return without_list(f"no list of models within {_LIST_S} s")
+    except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a URL with a key in it
         raise UserError(f"{route.where}: cannot be reached: {route.redact(_cause(error, url))}") from None
 
 
 def _cause(error: Exception, url: str) -> object:
-    """Why a server cannot be reached, and the way on where it is not the network's fault; aiohttp's own text adds its
-    settings."""
+    """Why a server cannot be reached, with advice unless the network is to blame. aiohttp's own text has its settings too."""
     system: object = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
     if isinstance(system, ssl.SSLCertVerificationError):
         return (
             f"its certificate is not trusted ({system.verify_message}): name the authority's certificate in "
             "endpoint.ca_bundle, or in the variable SSL_CERT_FILE"
         )
-    if isinstance(system, ssl.SSLError):  # its numbers are OpenSSL's, not the system's
+    if isinstance(system, ssl.SSLError):  # with OpenSSL's error numbers, not the system's
         if system.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"):
             return "it does not speak HTTPS: write http://"
         return f"TLS failed: {(system.reason or str(system)).lower().replace('_', ' ')}"
@@ -257,13 +251,13 @@ def _cause(error: Exception, url: str) -> object:
         return f"it closes the connection without an answer{https}"
     if not isinstance(system, OSError):
         return system
-    # Only the system's own errors have the system's numbers.
+    # only the system's own errors have its numbers
     own = system.errno and system.errno > 0 and not isinstance(system, socket.gaierror)
     return os.strerror(system.errno or 0) if own else system.strerror or error
 
 
 async def probe(session: aiohttp.ClientSession, url: str) -> bytes | None:
-    """What a GET without a key yields within five seconds: the body of a 200, empty for another status, None for an error."""
+    """The response to a GET without a key within five seconds: the body of a 200, b"" for another status, None for an error."""
     try:
         timeout = aiohttp.ClientTimeout(total=5)
         async with session.get(url, timeout=timeout, allow_redirects=False, proxy=_proxy(url)) as response:
@@ -273,7 +267,7 @@ async def probe(session: aiohttp.ClientSession, url: str) -> bytes | None:
 
 
 async def server_version(session: aiohttp.ClientSession, base_url: str) -> str | None:
-    """The version of a vLLM server by its `/version`; None where there is no such thing."""
+    """The version of a vLLM server from its `/version`, or None."""
     try:
         version = orjson.loads(await probe(session, f"{base_url.removesuffix('/v1')}/version") or b"")["version"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
@@ -282,7 +276,7 @@ async def server_version(session: aiohttp.ClientSession, base_url: str) -> str |
 
 
 def redirect_target(response: aiohttp.ClientResponse) -> str | None:
-    """Where a redirect points, without user, password, query and token; None where there is no such address."""
+    """The target of a redirect, without user, password, query and token, or None."""
     location = response.headers.get("Location")
     if response.status // 100 != 3 or not location:
         return None
@@ -309,22 +303,22 @@ def retry_after(value: str | None) -> float | None:
 
 @lru_cache
 def tls(ca_bundle: str | None, verify: bool, system: str | None) -> ssl.SSLContext:
-    """What is trusted: the system's certificates (those of `system`, which OpenSSL reads from SSL_CERT_FILE) and those of a PEM
-    file; or any. Raises `UserError` for a file without one."""
+    """The trusted certificates: the system's (from the file `system`, which OpenSSL takes from SSL_CERT_FILE) and those of a
+    PEM file; or any, without `verify`. Raises `UserError` for a file without certificates."""
     context = ssl.create_default_context()
     if ca_bundle:
         try:
             context.load_verify_locations(ca_bundle)
         except (OSError, ssl.SSLError) as error:
-            why = "no certificate in PEM" if isinstance(error, ssl.SSLError) else error.strerror
-            raise UserError(f"endpoint.ca_bundle: {ca_bundle}: {why}") from None
+            reason = "no certificate in PEM" if isinstance(error, ssl.SSLError) else error.strerror
+            raise UserError(f"endpoint.ca_bundle: {ca_bundle}: {reason}") from None
     if not verify:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
 
 
 def _proxy(url: str) -> str | None:
-    """The proxy that HTTP_PROXY, HTTPS_PROXY and NO_PROXY name for an address; never one for a server of this machine."""
+    """The proxy for a URL by HTTP_PROXY, HTTPS_PROXY and NO_PROXY; never one for this machine."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if is_loopback(host) or proxy_bypass(host):
@@ -334,7 +328,7 @@ def _proxy(url: str) -> str | None:
 
 
 def is_away(error: Exception) -> bool:
-    """Whether an error says that the server is not there for the moment."""
+    """Whether an error means that the server is not available at the moment."""
     if isinstance(error, PassingError):
         return error.crowded
     refused = isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError)
@@ -342,7 +336,7 @@ def is_away(error: Exception) -> bool:
 
 
 def is_crowded(error: Exception) -> bool:
-    """Whether an error says that fewer calls at once would be better; too many open files is one on this side."""
+    """Whether an error calls for fewer concurrent calls, on the server's side or, with too many open files, on ours."""
     if isinstance(error, PassingError):
         return error.crowded
     return isinstance(error, TimeoutError) or getattr(error, "errno", None) in _OUT_OF_FILES

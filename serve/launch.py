@@ -1,8 +1,8 @@
 """Starting servers for model specs, and stopping them whatever happens.
 
-`with Servers(plan_servers(specs, log_dir)) as servers:` has the servers up inside the block and gone after it: at its normal
-end, after an exception, Ctrl-C or SIGTERM, and (through `serve.guard`) even when this process is killed outright. Neither
-torch nor vllm is imported here.
+`with Servers(plan_servers(specs, log_dir)) as servers:` keeps the servers up inside the block. They are stopped at its normal
+end, after an exception, Ctrl-C or SIGTERM, and (by `serve.guard`) even if this process is killed. Neither torch nor vllm is
+imported here.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from serve.command import MODULE, ROUTER, TRANSFORMERS, ServerPlan, check_instal
 from serve.guard import GRACE
 from serve.limits import START_TIMEOUT
 
-TAIL = 15  # log lines shown when a server dies
-LINE_AFTER, LINE_EVERY = 5.0, 10.0  # seconds until the first line of progress where there is no terminal, and between lines
+TAIL = 15  # log lines shown if a server dies
+LINE_AFTER, LINE_EVERY = 5.0, 10.0  # without a terminal: seconds before the first line of progress, and between lines
 
 
 @dataclass
 class _Running:
-    """A started server: its plan, the guard that is its parent, and where this start begins in the log file."""
+    """A started server: its plan, its guard (the parent process), and the place in the log file where this start begins."""
 
     plan: ServerPlan
     port: int
@@ -58,9 +58,9 @@ class Servers:
     """The servers of some plans, up while the `with` block runs.
 
     `endpoints` maps every spec name and served name to its base URL (`http://127.0.0.1:PORT/v1`), `seconds` every plan's name
-    to its start-up time, `caches` to what it then had for its cache (`cache_of`). `timeout` is in seconds, for each server.
-    Entering raises `UserError` when vLLM is missing, a port is taken, or a server dies or does not answer in time; nothing is
-    left running then. A server whose models are all among `spare` ends nothing: `failed` says of each of them why it is not up.
+    to its start-up time, `caches` to its cache's size (`cache_of`). `timeout` is in seconds, per server. Entering raises
+    `UserError`, and leaves nothing running, if vLLM is missing, a port is taken, or a server dies or does not answer in time.
+    If all of a server's models are in `spare`, the others continue without it, and `failed` has the reason for each.
     """
 
     def __init__(self, plans: Sequence[ServerPlan], timeout: float = START_TIMEOUT, spare: Collection[str] = ()) -> None:
@@ -79,9 +79,7 @@ class Servers:
         check_installed(models, *({MODULE, ROUTER, TRANSFORMERS} & {word for plan in self.plans for word in plan.argv}))
         for plan in self.plans:
             if plan.port is not None and port_taken(plan.port):
-                raise UserError(
-                    f"port {plan.port} is taken, wanted for {plan.name}: choose another, or leave it out for a free one"
-                )
+                raise UserError(f"port {plan.port} is taken ({plan.name}): choose another, or leave it out for a free port")
         for note in (note for plan in self.plans for note in plan.notes):
             self._console.print(f"# {note}", soft_wrap=True)
         atexit.register(self.stop)
@@ -99,7 +97,7 @@ class Servers:
         self.stop()
 
     def end(self, plans: Sequence[ServerPlan]) -> None:
-        """End the servers of some plans and wait until they are gone."""
+        """Stop the servers of some plans and wait until they have ended."""
         names = {plan.name for plan in plans}
         self._end([server for server in self._running if server.plan.name in names])
         self.plans = [plan for plan in self.plans if plan.name not in names]
@@ -109,7 +107,7 @@ class Servers:
     def _end(self, ending: Sequence[_Running]) -> None:
         for server in ending:
             if server.guard.stdin is not None:
-                server.guard.stdin.close()  # all at once: each guard now ends its server
+                server.guard.stdin.close()  # so that all guards end their servers concurrently
         for server in ending:
             try:
                 server.guard.wait(GRACE + 5)
@@ -118,17 +116,16 @@ class Servers:
         self._running = [server for server in self._running if server not in ending]
 
     def stop(self) -> None:
-        """End all servers and wait until they are gone. Does nothing the second time."""
+        """Stop all servers and wait until they have ended. A second call does nothing."""
         self._end(self._running)
         atexit.unregister(self.stop)
 
     def poll(self) -> dict[str, str]:
-        """The servers that have ended since they came up: plan name → what happened, as one paragraph."""
+        """The servers that have ended since they came up: plan name → a paragraph about the end."""
         return {s.plan.name: _obituary(s, "ended") for s in self._running if s.guard.poll() is not None}
 
     def alive(self) -> bool:
-        """Whether every model is still served: a router is as long as one of its replicas runs (a cheap check; it asks no
-        server anything)."""
+        """Whether every model is still served, for a router by at least one replica. A cheap check without requests."""
         ended = set(self.poll())
         plans = [server.plan for server in self._running if not server.plan.replica]
         return not any(plan.name in ended or (plan.workers and ended.issuperset(plan.workers)) for plan in plans)
@@ -140,11 +137,11 @@ class Servers:
         spare = free_port({*taken, port}) if plan.workers else 0
         command = plan.command(port, workers, spare)
         plan.log.parent.mkdir(parents=True, exist_ok=True)
-        with plan.log.open("ab") as log:  # appended: the log of a server that died is still there after a new start
+        with plan.log.open("ab") as log:  # appended, so that the log of a server that died survives a new start
             log.write(f"$ {plan.shell(port, workers, spare)}\n".encode())
             log.flush()
             start = log.tell()
-            # A session of its own: Ctrl-C in a terminal reaches this process only, which then ends the servers in order.
+            # In its own session, so that Ctrl-C in a terminal reaches only this process, which then stops the servers.
             guard = subprocess.Popen(
                 [sys.executable, "-m", "serve.guard", "--", *command],
                 stdin=subprocess.PIPE,
@@ -159,7 +156,7 @@ class Servers:
         return server
 
     def _wait(self, waiting: list[_Running]) -> None:
-        """Until every server answers; a spinner shows what the slowest is doing, without a terminal a line now and then."""
+        """Wait until every server answers. A spinner (without a terminal, a line now and then) shows one that is starting."""
         began = time.monotonic()
         next_line = LINE_AFTER
         with self._console.status("starting …") as status:
@@ -171,9 +168,9 @@ class Servers:
                     elif _healthy(server.port):
                         self.seconds[server.plan.name] = seconds
                         waiting.remove(server)
-                        if found := cache_of("\n".join(server.log_lines()), server.plan):
-                            self.caches[server.plan.name] = found
-                            self._console.print(f"# {server.plan.name}: {told(found)}", soft_wrap=True)
+                        if cache := cache_of("\n".join(server.log_lines()), server.plan):
+                            self.caches[server.plan.name] = cache
+                            self._console.print(f"# {server.plan.name}: {told(cache)}", soft_wrap=True)
                     elif seconds > self.timeout:
                         self._give_up(server, f"did not answer within {self.timeout:.0f} s (start_timeout)")
                 waiting = [server for server in waiting if server in self._running]
@@ -190,7 +187,7 @@ class Servers:
                     time.sleep(0.25)
 
     def _give_up(self, server: _Running, what: str) -> None:
-        """A server did not come up: the end of all, or of its models alone where these are spare."""
+        """Stop a server that did not come up: raise `UserError`, or continue without its models if these are spare."""
         obituary = _obituary(server, what)
         models = {spec.name for spec in server.plan.specs}
         if not models or not models.issubset(self.spare):
@@ -201,25 +198,25 @@ class Servers:
 
 
 def cache_of(log: str, plan: ServerPlan) -> dict[str, float]:
-    """What vLLM says at its start that its cache holds: `tokens`, and `at_once` requests of `context` tokens; and the
-    `planned_tokens`, where there was a plan. Empty where it says nothing."""
-    found = re.findall(r"KV cache size: ([\d,]+) tokens", log)
+    """The size of the cache in vLLM's log: `tokens`, and `at_once` requests of `context` tokens; with `planned_tokens` if there
+    was a plan. Empty if the log has none."""
+    sizes = re.findall(r"KV cache size: ([\d,]+) tokens", log)
     requests = re.findall(r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x", log)
-    if not found or not requests:
+    if not sizes or not requests:
         return {}
     context, at_once = requests[-1]
-    figures = {"tokens": int(found[-1].replace(",", "")), "context": int(context.replace(",", "")), "at_once": float(at_once)}
+    figures = {"tokens": int(sizes[-1].replace(",", "")), "context": int(context.replace(",", "")), "at_once": float(at_once)}
     return figures | ({"planned_tokens": plan.cache_tokens} if plan.cache_tokens else {})
 
 
 def told(cache: Mapping[str, float]) -> str:
-    """The same as a sentence."""
+    """The result of `cache_of` as a sentence."""
     planned = f" (planned: {cache['planned_tokens']:,.0f})" if "planned_tokens" in cache else ""
     return f"cache of {cache['tokens']:,.0f} tokens{planned}, {cache['at_once']:g} requests of {cache['context']:,.0f}"
 
 
 def free_port(promised: Set[int] = frozenset()) -> int:
-    """A TCP port on 127.0.0.1 that nothing listens on at this moment and that is not promised to a server still starting."""
+    """A TCP port on 127.0.0.1 that is free at the moment and not promised to a server that is still starting."""
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -229,7 +226,7 @@ def free_port(promised: Set[int] = frozenset()) -> int:
 
 
 def port_taken(port: int) -> bool:
-    """Whether a server could not listen on a port of 127.0.0.1 (connections still winding down do not count)."""
+    """Whether a port of 127.0.0.1 is in use, apart from closing connections."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -239,7 +236,7 @@ def port_taken(port: int) -> bool:
     return False
 
 
-# Never through a proxy: the server is on this machine, whatever http_proxy says.
+# without a proxy, since the server is on this machine
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -247,23 +244,23 @@ def _healthy(port: int) -> bool:
     try:
         with _opener.open(f"http://127.0.0.1:{port}/health", timeout=2) as answer:
             return bool(answer.status == 200)
-    except (OSError, ValueError):  # refused, reset, timed out, 5xx while starting; or not HTTP at all
+    except (OSError, ValueError):  # refused, reset, timed out, 5xx while starting, or not HTTP
         return False
 
 
 def _plain(line: str) -> str:
-    """A vLLM log line without its process, level, time and place."""
+    """A line of vLLM's log without process, level, time and source."""
     return re.sub(r"^(\(.*?pid=\d+\) )?([A-Z]+ \d\d-\d\d [\d:]+ (\[[^\]]*\] )?)?", "", line).strip()
 
 
 def _obituary(server: _Running, what: str) -> str:
-    """What became of a server: exit code, a hint or the error it named, its log file and the last lines of it."""
+    """The end of a server: exit code, a hint or its error, its log file and the last lines of it."""
     lines = server.log_lines()
     code = server.guard.returncode
-    known = load_yaml(CONFIGS / "serve" / "start_problems.yaml", "what servers say when they cannot start")
-    hint = next((entry["advice"] for entry in known if any(re.search(entry["says"], line) for line in lines)), None)
+    problems = load_yaml(CONFIGS / "serve" / "start_problems.yaml", "errors of servers that cannot start")
+    hint = next((entry["advice"] for entry in problems if any(re.search(entry["says"], line) for line in lines)), None)
     if hint is None:
-        # vLLM ends with a general complaint; the error that names the cause comes before it.
+        # vLLM ends with a general error; the one that names the cause comes before it.
         errors = [_plain(line) for line in lines if re.search(r"^\S*(Error|Exception): ", _plain(line))]
         hint = next((error for error in errors if "Engine core initialization failed" not in error), None)
     exit_code = "" if code is None else f" (exit code {code})"
@@ -284,10 +281,10 @@ _FOLDERS = frozenset({"PWD", "OLDPWD"})
 
 
 def without_secrets(variables: Mapping[str, str], named: Iterable[str] = (), hub: bool = False) -> dict[str, str]:
-    """The environment of a server: the variables that hold no secret, by their name, by what their value looks like, and by
-    `named` (those that hold keys of endpoints). With `hub`, the hub's token stays, and a proxy's password.
+    """The environment of a server: the variables without secrets, judged by their name, the form of their value, and `named`
+    (variables with keys of endpoints). With `hub`, the hub's token and a proxy's password stay.
 
-    A server runs code from a checkpoint's publisher and from many packages, and needs none of the keys that a shell holds. One
+    A server runs code from a checkpoint's publisher and from many packages, and needs none of the keys in a shell. A server
     that needs a secret (weights in a bucket) has to be started by hand and named in the config's endpoints.
     """
     keys = set(named)

@@ -1,4 +1,4 @@
-"""What holds calls back: slots at a server, a provider's rate, and patience with a server that is away."""
+"""Limits on calls: slots at a server, a provider's rate, and patience with a server that is not available."""
 
 from __future__ import annotations
 
@@ -19,47 +19,46 @@ from core.endpoints import Endpoint
 
 # ---- slots
 
-START = 16  # calls in flight at a server of which nothing is known yet
-MOST = 1024  # where the server reports its queue
-MOST_UNSEEN = 256  # elsewhere: a queue that nobody sees must not grow until calls time out
-SLOWER = 3.0  # answers that take so many times the shortest time seen are waiting for something
-FEW = 8  # fewer answers than this say nothing about how long one takes
-QUEUED = 8  # a queue of one in so many calls in flight keeps the server's batch full; a longer one only waits
-FILES = 65_536  # the limit of open files is raised to this: programs that close all they might have open take long for more
-# Open files that are no connections: the store, outputs, modules loaded late, servers' pipes; a quarter of a low limit.
+START = 16  # calls in flight at an unknown server
+MOST = 1024  # most calls in flight, if the server reports its queue
+MOST_UNSEEN = 256  # otherwise: an invisible queue must not grow until calls time out
+SLOWER = 3.0  # answers that take this many times the shortest time are waiting for something
+FEW = 8  # fewest answers from which to estimate a duration
+QUEUED = 8  # a queue of one in this many calls in flight keeps the server's batch full; a longer one only waits
+FILES = 65_536  # our limit of open files: programs that close all possible files would take long with a higher one
+# Open files other than connections (store, outputs, late imports, servers' pipes), at most a quarter of a low limit.
 RESERVE = 48
 _WAITING = re.compile(rb"^vllm:num_requests_waiting(?:\{[^}\n]*\})? ([0-9.eE+-]+)\s*$", re.M)
 
 
 def connections() -> int:
-    """How many connections this process may have, at least one: its limit of open files, raised as far as the system lets it
-    (`ulimit -Hn`, at most `FILES`), less those that are open already and `RESERVE`."""
+    """The number of connections that this process may have, at least one: its limit of open files, raised as far as possible
+    (`ulimit -Hn`, at most `FILES`), minus the open files and `RESERVE`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):  # macOS has limits beside this one
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            soft = wanted
+    target = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    if soft != resource.RLIM_INFINITY and soft < target:
+        with suppress(OSError, ValueError):  # macOS has other limits too
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+            soft = target
     most = FILES if soft == resource.RLIM_INFINITY else soft
     return int(max(most - psutil.Process().num_fds() - min(RESERVE, most // 4), 1))
 
 
 def queue_length(metrics: bytes) -> int | None:
-    """Requests that wait at a vLLM server, by the text of its /metrics; None where it does not say."""
+    """Requests waiting at a vLLM server, from the text of its /metrics; None if that has no such figure."""
     counts = _WAITING.findall(metrics)
     return int(sum(map(float, counts))) if counts else None
 
 
 class Limit:
-    """Slots for calls at one server: a number that the user fixed, or one that adapts to what the server bears.
+    """Slots for calls at a server: a number fixed by the user, or one that adapts to the server's capacity.
 
-    It adapts as TCP does (additive increase, multiplicative decrease): doubled after every round of answers until something
-    says that this is too much, from then on one more a round. Too much is, where the server reports its queue (vLLM's
-    /metrics), a queue; elsewhere answers that take several times as long as they once did; and everywhere a 429, a 503, a call
-    that timed out or one for which this process could open no connection.
+    It adapts like TCP (additive increase, multiplicative decrease): doubled after every round of answers until there are signs
+    of overload, then increased by one per round. The signs are a queue, if the server reports it (vLLM's /metrics), otherwise
+    answers that take several times as long as before, and always a 429, a 503, a timeout or a lack of connections on our side.
 
-    `acquire` waits for a slot. A lower `order` comes first, so that what was begun is ended before more is begun: a dialogue's
-    next turn finds its prefix in the server's cache. `limit` is how many slots there are now, never more than `most`.
+    `acquire` waits for a slot. A lower `order` comes first, so that a dialogue's next turn finds its prefix in the server's
+    cache before new dialogues begin. `limit` is the present number of slots, at most `most`.
     """
 
     def __init__(self, fixed: int | None = None, most: int = MOST) -> None:
@@ -72,12 +71,12 @@ class Limit:
         self._doubling = True
         self._wanted = False  # whether a call had to wait in this round
         self._answers = 0  # of this round
-        self._since = 0  # calls that ended, one way or another, since there were last made fewer
+        self._since = 0  # calls that have ended, answered or not, since the last decrease
         self._seconds: dict[str, list[float]] = defaultdict(list)  # of this round, by purpose
         self._least: dict[str, float] = {}  # the shortest mean of a round, by purpose
 
     async def acquire(self, order: int = 0) -> None:
-        """Wait for a slot. Whoever has one gives it back with `release`."""
+        """Wait for a slot, to be given back with `release`."""
         if self._busy < self.limit and not self._queue:
             self._busy += 1
             return
@@ -88,7 +87,7 @@ class Limit:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # the slot came in the same moment
+            if turn.done() and not turn.cancelled():  # the slot came at the same moment
                 self.release()
             raise
 
@@ -105,7 +104,7 @@ class Limit:
                 turn.set_result(None)
 
     def answered(self, purpose: str, seconds: float) -> bool:
-        """Book an answer; True when a round is over and `adapt` wants the server's queue."""
+        """Note an answer; True if a round is over and `adapt` needs the server's queue."""
         if not self._adaptive:
             return False
         self._answers += 1
@@ -117,14 +116,14 @@ class Limit:
         return True
 
     def crowded(self) -> None:
-        """The server said that it is too much, or let a call time out: half as many, once for all calls in flight."""
+        """Halve the slots after a sign of overload, once for all calls in flight."""
         self._since += 1
         if self._adaptive and (self._doubling or self._since > self._busy):
             self._shrink(self.limit // 2)
 
     def adapt(self, waiting: int | None) -> None:
-        """At the end of a round: fewer slots where calls queue up, more where slots were missing. `waiting` is how many calls
-        wait at the server (None: not reported)."""
+        """Adjust the slots at the end of a round: fewer if calls queue up, more if slots were missing. `waiting` is the number
+        of calls waiting at the server (None: not reported)."""
         slower = self._slower()
         if waiting is not None and waiting * QUEUED > self.limit:
             self._shrink(max(self.limit - waiting, self.limit // 2))
@@ -143,7 +142,7 @@ class Limit:
         self._seconds.clear()
 
     def _slower(self) -> float:
-        """How much longer this round's answers took than the quickest round's, each purpose against itself."""
+        """The duration of this round's answers relative to the quickest round's, compared per purpose."""
         ratios = []
         for purpose, seconds in self._seconds.items():
             if len(seconds) < FEW:
@@ -157,34 +156,34 @@ class Limit:
 
 # ---- rate
 
-_LOOK_S = 1.0  # how often a waiting call looks whether answers took fewer tokens than was thought
-_BYTES_A_TOKEN = 3  # a guess, until the server has counted: Chinese has about three, English four
+_LOOK_S = 1.0  # seconds between a waiting call's checks, since answers may need fewer tokens than reserved
+_BYTES_A_TOKEN = 3  # an estimate before the server's count: Chinese has about three, English four
 
 
 @dataclass
 class Rate:
-    """Requests and tokens a minute at one base URL: the lowest that any spec states. Calls are evenly spaced.
+    """Requests and tokens per minute at a base URL: the lowest limits of all specs. Calls are evenly spaced.
 
-    It outlives clients and their event loops: a provider counts what all phases, roles and specs of a command ask.
+    It outlives clients and their event loops, since a provider counts the calls of all phases, roles and specs of a command.
     """
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     def __post_init__(self) -> None:
-        self._request_s = self._token_s = 0.0  # seconds that a request, and a token, take up
-        self._requests = self._tokens = float("-inf")  # until when what was begun takes up its share
+        self._request_s = self._token_s = 0.0  # seconds per request and per token
+        self._requests = self._tokens = float("-inf")  # times until which earlier requests use up the rate
 
     def tighten(self, endpoint: Endpoint) -> None:
-        """Heed what a spec states."""
+        """Apply a spec's limits."""
         if endpoint.requests_per_minute:
             self._request_s = max(self._request_s, 60 / endpoint.requests_per_minute)
         if endpoint.tokens_per_minute:
             self._token_s = max(self._token_s, 60 / endpoint.tokens_per_minute)
 
     async def wait(self, payload: int, max_tokens: int) -> int:
-        """Wait until a request of so many bytes may be sent; returns the tokens reserved for it until `settle`: those of its
-        prompt and as many as its answer may have."""
+        """Wait until a request of this size in bytes may be sent; returns the tokens reserved for it until `settle`, for its
+        prompt and its longest possible answer."""
         if not self._request_s and not self._token_s:
             return 0
         tokens = payload // _BYTES_A_TOKEN + max_tokens
@@ -195,26 +194,26 @@ class Rate:
         return tokens
 
     def settle(self, reserved: int, used: int) -> None:
-        """A request that had so many tokens reserved has ended and used so many."""
+        """Replace a finished request's reserved tokens by those it used."""
         self._tokens += (used - reserved) * self._token_s
 
 
-RATES: dict[str, Rate] = {}  # of this process, by base URL
+RATES: dict[str, Rate] = {}  # this process's rates by base URL
 
 
 # ---- patience
 
-START_TIMEOUT = 900.0  # seconds: loading 28 GB from a slow disk, compiling and capturing graphs take some minutes
+START_TIMEOUT = 900.0  # seconds: loading 28 GB from a slow disk, compiling and capturing graphs take several minutes
 HOUR = 3600.0
 _SAY_EVERY_S = 60.0
 
 
 @dataclass
 class Patience:
-    """How long one server has been away (it refuses connections, or answers only 429, 503, 529), and whether to go on waiting.
+    """The time for which a server has been away (it refuses connections, or answers only 429, 503, 529), and its limit.
 
-    A try that finds it away is none: it does not count among a call's attempts, for as long as the server answers nobody. One
-    that answers other calls meanwhile is there, only busy; then the attempts count. `say` is called once a minute.
+    While the server answers no call at all, tries do not count among a call's attempts. A server that answers other calls is
+    only busy, and the attempts count. `say` is called once a minute.
     """
 
     most_s: float
@@ -225,12 +224,12 @@ class Patience:
     _said: float = 0.0
 
     def answered(self) -> None:
-        """The server answered, whatever it said."""
+        """Note any answer of the server."""
         self._since = None
         self.answers += 1
 
     def lasts(self, where: str, problem: str) -> bool:
-        """Whether to go on waiting, after another try that found the server away."""
+        """Whether to continue waiting after a try that found the server away."""
         now = self.clock()
         if self._since is None:
             self._since = self._said = now

@@ -1,4 +1,4 @@
-"""One question to a model, and the request that it becomes at a server."""
+"""A question to a model, and its request to a server."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from serve.dialect import Dialect
 
 @dataclass(frozen=True)
 class Question:
-    """One call to make. `session`, `purpose`, `readable` and `hears` are no part of its key."""
+    """A call to make. Its key does not depend on `session`, `purpose`, `readable` and `hears`."""
 
     messages: Sequence[Message]
     sample: Mapping[str, str | int]
-    """Which sample it is (dialogue, turn, dimension, repeat)."""
+    """The sample's identity (dialogue, turn, dimension, repeat)."""
     sampling: Sampling
     served_name: str
     purpose: Literal["seeker", "supporter", "judge", "extraction"]
-    """What its tokens are booked under."""
+    """The role under which its tokens are counted."""
     choices: tuple[str, ...] | None = None
-    """A closed list of answers, held to where the server can."""
+    """A closed list of answers, enforced if the server can."""
     regex: str | None = None
-    """A pattern of the answer, held to where the server takes patterns."""
+    """A pattern of the answer, enforced if the server accepts patterns."""
     schema: Mapping[str, Any] | None = None
-    """A JSON schema of the answer, held to where the server takes those and no patterns."""
+    """A JSON schema of the answer, enforced if the server accepts schemas but not patterns."""
     held_tokens: int | None = None
-    """Tokens that an answer held to `choices` or `regex` has at most: nothing else can follow."""
+    """The most tokens that an answer constrained by `choices` or `regex` can have."""
     logprobs: bool = False
-    """Ask for token probabilities."""
+    """Request token probabilities."""
     session: str | None = None
-    """Keeps calls of one dialogue on one server behind a router."""
+    """Keeps the calls of a dialogue on the same server behind a router."""
     readable: Callable[[str], bool] | None = None
-    """Whether a verdict can be read in an answer (None: none is asked for)."""
+    """Whether a verdict can be read in an answer (None: no verdict is needed)."""
 
     hears: Callable[[str], None] | None = None
-    """Is told the reply's text so far while it is written; after a try that failed, from its beginning again. A stored reply is
-    not told. (Not with `logprobs`: events have none that are read.)"""
+    """Called with the reply's text so far while it is written (after a failed try, from the beginning again), but not with a
+    stored reply. Not possible with `logprobs`, which are not read from events."""
 
     @property
     def formed(self) -> bool:
-        """Whether the answer has a form to be held to."""
+        """Whether the answer has a required form."""
         return bool(self.choices or self.regex or self.schema)
 
     def body(self, dialect: Dialect, messages: list[Message] | None = None) -> dict[str, Any]:
-        """The request's JSON. `messages`: what `sent` gives for the model's markers."""
+        """The request's JSON. `messages` are the result of `sent` for the model's markers."""
         patterned = dialect.constraint == "structured_outputs" and (self.choices or self.regex)
         most = self.held_tokens if patterned and self.held_tokens else self.sampling.max_tokens
         messages = messages or self.sent()
@@ -65,11 +65,11 @@ class Question:
         }
         if self.sampling.temperature is not None:
             body["temperature"] = max(self.sampling.temperature, dialect.least_temperature)
-        # Nothing is said of top_p where it changes nothing: a greedy reply, or all tokens where that is the default.
+        # top_p is left out if it has no effect: in greedy replies, or at 1 if that is the default.
         top_p = self.sampling.top_p
         if self.sampling.temperature != 0 and top_p is not None and (top_p != 1 or dialect.checkpoint_defaults):
             body["top_p"] = top_p
-        if self.sampling.seed is not None:  # one seed a run, another stream a sample
+        if self.sampling.seed is not None:  # each sample's own seed, derived from the run's
             body["seed"] = int(digest([self.sampling.seed, dict(self.sample)], 7), 16)
         for name in dialect.left_out:
             body.pop(name, None)
@@ -78,14 +78,14 @@ class Question:
         if patterned:
             body["structured_outputs"] = {"choice": list(self.choices)} if self.choices else {"regex": self.regex}
         elif dialect.constraint == "json_schema" and (self.choices or self.schema):
-            listed = {"answer": {"type": "string", "enum": list(self.choices or ())}}
-            schema = closed_object(listed) if self.choices else self.schema
+            properties = {"answer": {"type": "string", "enum": list(self.choices or ())}}
+            schema = closed_object(properties) if self.choices else self.schema
             answer = {"name": "answer", "strict": True, "schema": schema}
             body["response_format"] = {"type": "json_schema", "json_schema": answer}
         return body
 
     def could_say(self, reply: Reply, body: Mapping[str, Any]) -> bool:
-        """Whether a reply can come of a request that holds it to `choices` or `regex`, where it does."""
+        """Whether a reply obeys the request's `choices` or `regex`, if it has them."""
         if "structured_outputs" not in body or not reply.text or reply.finish_reason == "context_overflow":
             return True
         if self.choices:
@@ -93,8 +93,8 @@ class Question:
         return any(re.fullmatch(self.regex or "", text or "") for text in (reply.text, reply.verbatim))
 
     def unwrapped(self, reply: Reply, body: Mapping[str, Any]) -> Reply:
-        """An answer with a form without what stands around it: the reasoning, for which servers take it that look for no tag,
-        and the object that our schema of a closed list put around it."""
+        """A constrained answer without its wrapping: the reasoning, for which servers that expect no tag mistake it, and the
+        object from our schema of a closed list."""
         if self.formed and reply.reasoning and reply.finish_reason != "length":
             reply = reply.model_copy(update={"text": reply.reasoning, "reasoning": None, "reasoning_characters": 0})
         if self.choices and "response_format" in body:
@@ -104,12 +104,12 @@ class Question:
         return reply
 
     def sent(self, markers: Markers = GENERAL) -> list[Message]:
-        """The messages as they are sent: no text opens a turn of its own."""
+        """The messages with their markers broken up, so that no text can open a turn."""
         return [{"role": m["role"], "content": markers.neutral(m["content"], m["role"])[0]} for m in self.messages]
 
 
 def _without_system(messages: list[Message]) -> list[Message]:
-    """Messages whose first, a system message, opens the user's."""
+    """The messages with the system message put before the first user message."""
     if not messages or messages[0]["role"] != "system":
         return messages
     first, *others = messages
@@ -119,11 +119,11 @@ def _without_system(messages: list[Message]) -> list[Message]:
 
 
 def closed_object(properties: dict[str, Any]) -> dict[str, Any]:
-    """The JSON schema of an object with exactly these properties, as OpenAI's strict mode wants it."""
+    """The JSON schema of an object with exactly these properties, as OpenAI's strict mode requires."""
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 class Models(Protocol):
-    """Whoever answers questions: the chat client, or the models of another tool."""
+    """A source of answers: the chat client, or the models of another tool."""
 
     async def ask(self, spec: ModelSpec, question: Question) -> Reply: ...

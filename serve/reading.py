@@ -1,9 +1,8 @@
-"""How a server's answer is read: a reply from a body, whole or streamed, and where its reasoning ends and its answer begins.
+"""Reading a server's answer: the reply in a whole or streamed body, split into reasoning and answer.
 
-Servers agree on the text of an answer and on little else, so everything around it is read forgivingly: a good text is not lost
-to odd token counts or broken probabilities. Reasoning may stand in tags of many spellings, in channels (gpt-oss), in parts of
-the content (Mistral), in fields of their own, or behind a tag that the chat template opened, so that only the closing one is
-seen. A reply is split here and nowhere else.
+Servers agree on the text of an answer and on little else, so everything else is read leniently: odd token counts or broken
+probabilities do not invalidate a good text. Reasoning may be in tags of many spellings, in channels (gpt-oss), in parts of the
+content (Mistral), in separate fields, or after a tag opened by the chat template, so that the text has only the closing one.
 """
 
 from __future__ import annotations
@@ -24,26 +23,26 @@ from core.specs import ModelSpec
 from serve.answers import MOST, Reply, Tokens
 from serve.failures import Unreadable, error_text, meaning_of, vocabulary
 
-_NO_MASS = -9999.0  # what vLLM writes for a log-probability of minus infinity
-# Some servers show their vocabulary's spelling: a blank is ▁ or Ġ there, a line break Ċ.
+_NO_MASS = -9999.0  # vLLM's log-probability for minus infinity
+# Some servers use their vocabulary's spelling: ▁ or Ġ for a blank, Ċ for a line break.
 _SPELLINGS = str.maketrans({"▁": " ", "Ġ": " ", "Ċ": "\n", "\ufeff": None})
 
 
 class ErrorInAnswer(Unreadable):
-    """A 200 that tells of an error, whatever text stands beside it; `status` and `body` are those of the error."""
+    """A 200 with an error, whatever else it contains; `status` and `body` are those of the error."""
 
     def __init__(self, error: Any) -> None:
         self.body = orjson.dumps({"error": error})
         codes = (str(error.get(name)) for name in ("code", "status")) if isinstance(error, dict) else ()
-        told = next((int(code) for code in codes if re.fullmatch("[45][0-9]{2}", code)), 500)
-        lasts = meaning_of(told, self.body) in ("context_overflow", "content_filter")
-        super().__init__(f"an error in the answer: {error_text(self.body)}", 400 if lasts else told)
+        status = next((int(code) for code in codes if re.fullmatch("[45][0-9]{2}", code)), 500)
+        lasts = meaning_of(status, self.body) in ("context_overflow", "content_filter")
+        super().__init__(f"an error in the answer: {error_text(self.body)}", 400 if lasts else status)
 
 
 def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
     """A 200 body as a Reply, with the key masked.
 
-    Raises `Unreadable` for a body that is not a completion: `ErrorInAnswer` for one that tells of an error.
+    Raises `Unreadable` for a body that is not a completion, `ErrorInAnswer` for one with an error.
     """
     try:
         body = parse(raw)
@@ -51,7 +50,7 @@ def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
             body = body[0]
         choice = (body.get("choices") or [{}])[0]
         for error in (body.get("error"), choice.get("error")):
-            if any(error.values()) if isinstance(error, dict) else error:  # some send an empty one with every answer
+            if any(error.values()) if isinstance(error, dict) else error:  # some send an empty error with every answer
                 raise ErrorInAnswer(error)
         message = choice.get("message")
         withheld = not isinstance(message, dict) and _withheld(body)
@@ -61,7 +60,7 @@ def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
         content, apart = text_of(message.get("content"))
         apart += reasoning_beside(message)
         text, inline = split_reasoning(spec, content, apart)
-        if not text and split_reasoning(spec, apart)[1]:  # the server took the answer for reasoning too
+        if not text and split_reasoning(spec, apart)[1]:  # the server took the answer for reasoning
             text, apart = split_reasoning(spec, apart)
         reasoning = apart + inline
         if message.get("refusal") or (not text and not reasoning and _withheld(body)):
@@ -86,7 +85,7 @@ def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
 
 
 def _withheld(value: Any, depth: int = 8) -> bool:
-    """Whether a body without a word of the model's names a content filter: in a finish reason, a block reason, a verdict."""
+    """Whether a body without text names a content filter, in a finish reason, a block reason or a verdict."""
     if isinstance(value, str):
         return value.lower().partition(":")[0].strip() in vocabulary().finish_reasons["content_filter"]
     if isinstance(value, dict):
@@ -98,7 +97,7 @@ def _withheld(value: Any, depth: int = 8) -> bool:
 
 
 def parse(raw: bytes) -> Any:
-    """A body as JSON, or what Python's writer makes of it: NaN, infinities, and half surrogate pairs, which become U+FFFD.
+    """The value of a JSON body, also with what Python's json allows: NaN, infinities, and lone surrogates, which become U+FFFD.
     Raises `ValueError` for anything else."""
     try:
         return orjson.loads(raw)
@@ -112,23 +111,23 @@ def parse(raw: bytes) -> Any:
 
 
 def finish_reason(choice: dict[str, Any]) -> str | None:
-    """Why a choice ended, in OpenAI's words. Null passes: some servers never say, DashScope says "null".
+    """Why a choice ended, in OpenAI's terms. Null is accepted: some servers never say, DashScope says "null".
 
-    Raises `Unreadable` for everything that is not known to end a reply: `error`, `abort`, `network_error`; `tool_calls` too, as
-    no tool is ever offered.
+    Raises `Unreadable` for reasons that do not mean the end of a reply: `error`, `abort`, `network_error`; also `tool_calls`,
+    since we never offer tools.
     """
     reason = choice.get("finish_reason")
     name = str(reason).lower().partition(":")[0].strip()
     if reason is None or name in ("", "null"):
         return None
-    for known, names in vocabulary().finish_reasons.items():
+    for openai_name, names in vocabulary().finish_reasons.items():
         if name in names:
-            return known
+            return openai_name
     raise Unreadable(f"bad finish reason {reason!r}", meaning="passing")
 
 
 def _counts(usage: Any) -> dict[str, int]:
-    """The tokens of a reply's fields; what only the total holds is reasoning (Gemini's OpenAI layer)."""
+    """The token counts of a reply; tokens that only the total includes are reasoning (Gemini's OpenAI layer)."""
     prompt, completion = count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens")
     hidden = max(0, count_of(usage, "total_tokens") - prompt - completion) if prompt else 0
     details = usage.get("completion_tokens_details") if isinstance(usage, dict) else None
@@ -137,9 +136,9 @@ def _counts(usage: Any) -> dict[str, int]:
 
 
 def count_of(usage: Any, name: str) -> int:
-    """A number of tokens from a usage object, 0 where it holds none that can be one."""
+    """A number of tokens from a usage object; 0 if it has no plausible one."""
     value = usage.get(name) if isinstance(usage, dict) else None
-    if type(value) is int and 0 <= value <= MOST:  # nearly always
+    if type(value) is int and 0 <= value <= MOST:  # the common case
         return value
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         value = int(value)
@@ -149,10 +148,10 @@ def count_of(usage: Any, name: str) -> int:
 
 
 def tokens_of(logprobs: Any) -> Tokens | None:
-    """Each token that was generated with its alternatives' log-probabilities, its own among them.
+    """The generated tokens, each with the log-probabilities of its alternatives and itself.
 
-    None where the server reported none; empty where what it reported is no list of tokens. A token with a log-probability that
-    is not a finite number has no alternatives.
+    None if the server reported none, empty if it reported anything but a list of tokens. A token with a log-probability that is
+    not a finite number has no alternatives.
     """
     if not logprobs or (isinstance(logprobs, dict) and not logprobs.get("content")):
         return None
@@ -181,8 +180,8 @@ def _alternatives(token: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _of_answer(spec: ModelSpec, tokens: Tokens | None, text: str, reasoning: str) -> Tokens | None:
-    """The answer's tokens among all that were generated: from the end as many as spell it, if what stands before them is
-    nothing but the reasoning, or ends with the tag that closes it. None of them where that is not certain."""
+    """The answer's tokens among all generated ones: those at the end that spell it, if the text before is exactly the reasoning
+    or ends with its closing tag. Empty if that is not certain."""
     answer, first, spelling = "".join(text.split()), len(tokens or ()), ""
     while tokens and first and len(spelling) < len(answer):
         first -= 1
@@ -207,9 +206,9 @@ _OPENING = (
 _CLOSING = (
     rf"<(?:\|?/|\|?end_(?:of_)?){REASONING}\|?>|(?-i:\[/THINK\])|◁/think▷|<channel\|>|<\|inner_suffix\|>|<unused95>"
     r"|<\|channel\|>\s*final[^<]{0,20}(?:<\|constrain\|>[^<]{1,20})?<\|message\|>"
-    r"|(?:<\|end\|>)?<\|begin\|>assistant<\|content\|>"  # Solar: the answer is a message of its own
+    r"|(?:<\|end\|>)?<\|begin\|>assistant<\|content\|>"  # Solar: the answer is a separate message
 )
-# Beginnings in words, with the ending that goes with each: gpt-oss whose control tokens were skipped, and Granite.
+# Beginnings in words, each with its ending: gpt-oss without its control tokens, and Granite.
 _IN_WORDS = {
     re.compile(r"\s*(?:assistant)?(?:analysis|commentary)(?=[^a-z\s,.;:!?'’-])"): "assistantfinal",
     re.compile(r"\s*Here is my thought process:"): "Here is my response:",
@@ -220,7 +219,7 @@ _FIRST_MARKER = re.compile(
     re.I,
 )
 _LAST_MARKER = re.compile(rf"(?:{CONTROL.pattern}|<\|(?:im_)?start\|>assistant)\Z")
-_LONGEST = 64  # characters of a control marker at most
+_LONGEST = 64  # most characters of a control marker
 _NAMED = re.compile(r"(?!.*signature).*(?:reason|think|thought)", re.I)
 _TEXTS = frozenset({"text", "thinking", "thought", "reasoning", "reasoning_content", "summary", "content"})
 _UNKNOWN = re.compile(r"(?=<\|[a-z]\w{2,30}\|>|<([a-z][\w:-]{2,30})>.*</\1>|\[([A-Z_]{4,30})\].*\[/\2\])\S{1,34}?[>\]]", re.S)
@@ -231,29 +230,29 @@ _ALOUD = re.compile(
 
 
 def split_reasoning(spec: ModelSpec, text: str, apart: str = "") -> tuple[str, str]:
-    """(answer, reasoning) of a reply's text; `apart` is reasoning that came beside the text.
+    """(answer, reasoning) of a reply's text; `apart` is reasoning from other fields.
 
-    An unclosed block is reasoning to its end. A tag that closes no block makes everything before it reasoning.
+    An unclosed block is reasoning to its end. A closing tag without an opening one makes everything before it reasoning.
     """
     for beginning, ending in _IN_WORDS.items():
         if begun := beginning.match(text):
             thought, _, answer = text[begun.end() :].rpartition(ending) if ending in text else (text[begun.end() :], "", "")
             return bare(answer), thought.strip()
     if not (spec.think_in_prompt or any(sign in text for sign in ("<", "[", "◁", "\ufeff", spec.think_tags[1]))):
-        return text.strip(), ""  # most answers
+        return text.strip(), ""  # the common case
     tags = list(_tags(*spec.think_tags).finditer(text))
     if spec.think_in_prompt and not apart and all(tag["opening"] for tag in tags):
         return "", text
-    said, thoughts, place, inside = list[str](), list[str](), 0, False
+    answers, thoughts, place, inside = list[str](), list[str](), 0, False
     for tag in tags:
         if not inside and not tag["opening"]:  # the template opened the block in the prompt
-            thoughts.extend(said)
-            said.clear()
+            thoughts.extend(answers)
+            answers.clear()
             inside = True
-        (thoughts if inside else said).append(text[place : tag.start()])
+        (thoughts if inside else answers).append(text[place : tag.start()])
         inside, place = bool(tag["opening"]), tag.end()
-    (thoughts if inside else said).append(text[place:])
-    return bare("".join(said)), "".join(thoughts)
+    (thoughts if inside else answers).append(text[place:])
+    return bare("".join(answers)), "".join(thoughts)
 
 
 @lru_cache
@@ -262,14 +261,14 @@ def _tags(opening: str, closing: str) -> re.Pattern[str]:
 
 
 def ends_in_closing_tag(spec: ModelSpec, text: str) -> bool:
-    """Whether what stands behind a text is an answer: it ends with a tag that closes a block of reasoning."""
+    """Whether a text ends with the closing tag of a block of reasoning, so that the answer follows."""
     last = next(reversed(list(_tags(*spec.think_tags).finditer(text.rstrip()[-2 * _LONGEST :]))), None)
     return last is not None and not last["opening"] and last.end() == len(last.string)
 
 
 def bare(text: str) -> str:
-    """An answer without what templates and servers leave at its ends: white space, a byte order mark, control tokens, a tag
-    around the whole of it."""
+    """An answer without leftovers of templates and servers at its ends: white space, a byte-order mark, control tokens, a tag
+    around all of it."""
     text = text.strip("\ufeff").strip()
     while marker := _FIRST_MARKER.match(text):
         text = text[marker.end() :]
@@ -281,25 +280,25 @@ def bare(text: str) -> str:
 
 
 def text_of(content: Any) -> tuple[str, str]:
-    """A message's text and the reasoning among its parts: content is a string, nothing, or a list of parts of which those of
-    text and of thinking count. Raises `TypeError` for others."""
+    """A message's text and reasoning: content is a string, null, or a list of parts, of which those with text or thinking
+    count. Raises `TypeError` for others."""
     if content is None or isinstance(content, str):
         return content or "", ""
     if not isinstance(content, list):
         raise TypeError(f"content is {type(content).__name__}")
-    said, thought = list[str](), list[str]()
+    texts, thoughts = list[str](), list[str]()
     for part in content:
         fields = part if isinstance(part, dict) else {"text": part}
         kind = str(fields.get("type", "text"))
         if fields.get("thought") is True or _NAMED.match(kind):
-            thought.append(_words(fields))
+            thoughts.append(_words(fields))
         elif kind in ("text", "output_text") and isinstance(fields.get("text"), str):
-            said.append(fields["text"])
-    return "".join(said), "".join(thought)
+            texts.append(fields["text"])
+    return "".join(texts), "".join(thoughts)
 
 
 def reasoning_beside(message: Mapping[str, Any]) -> str:
-    """The reasoning in a field of its own (`reasoning_content`, `reasoning`, `thinking_blocks` …); "" where there is none."""
+    """The reasoning in a separate field (`reasoning_content`, `reasoning`, `thinking_blocks` …), or ""."""
     others = message.keys() - {"role", "content"}
     return next(filter(None, (_words(message[name]) for name in sorted(others) if _NAMED.match(name))), "") if others else ""
 
@@ -313,21 +312,21 @@ def _words(value: Any, depth: int = 6) -> str:
 
 
 def looks_like_reasoning(answer: str) -> str | None:
-    """How an answer begins that may hold reasoning in a shape that is not known here; None for any other."""
+    """The beginning of an answer that may contain reasoning in an unknown form; None for any other."""
     begun = _UNKNOWN.match(answer) or _ALOUD.match(answer)
     return begun[0].strip() if begun else None
 
 
-# ---- a reply that is read while it is written
+# ---- streamed replies
 
 _TAG_BEGUN = re.compile(r"(?:<[|/a-z][^<>\s]{0,40}|\[/?T?H?I?N?K?|◁[^▷]{0,10})\Z", re.I)
 
 
 async def read_stream(response: aiohttp.ClientResponse, most: int, hears: Callable[[str], None]) -> tuple[bytes, bool]:
-    """The body that an answer in one piece would have, and whether that is all of it: reading stops after `most` bytes. `hears`
-    is told the text so far, reasoning included.
+    """The body that the answer would have without streaming, and whether it is complete: reading stops after `most` bytes.
+    `hears` gets the text so far, reasoning included.
 
-    An error that the server sends in the middle is the body. Raises `Unreadable` for a stream that ends before its reply does.
+    If the server sends an error in the middle, that is the body. Raises `Unreadable` if the stream ends before the reply.
     """
     message = dict.fromkeys(("content", "reasoning", "refusal"), "")
     choice: dict[str, Any] = {"message": message}
@@ -339,7 +338,7 @@ async def read_stream(response: aiohttp.ClientResponse, most: int, hears: Callab
             return b"", False
         *lines, line = (line + piece).split(b"\n")
         before = len(message["content"])
-        for data in (sent.removeprefix(b"data:").strip() for sent in lines if sent.startswith(b"data:")):
+        for data in (entry.removeprefix(b"data:").strip() for entry in lines if entry.startswith(b"data:")):
             if data == b"[DONE]":
                 ended = True
                 continue
@@ -366,9 +365,10 @@ async def read_stream(response: aiohttp.ClientResponse, most: int, hears: Callab
 
 
 def so_far(spec: ModelSpec, text: str, key: str | None) -> str:
-    """What may be shown of a reply that is not whole: no reasoning, no key, and at the end no beginning of either."""
-    said = split_reasoning(spec, text)[0]
+    """The presentable part of an unfinished reply: without reasoning and key, and without the beginning of either at the
+    end."""
+    shown = split_reasoning(spec, text)[0]
     for start in (spec.think_tags[0], key or ""):
-        held = next((size for size in range(min(len(start) - 1, len(said)), 0, -1) if start.startswith(said[-size:])), 0)
-        said = said[: len(said) - held]
-    return mask_answer(_TAG_BEGUN.sub("", said), key)
+        begun = next((size for size in range(min(len(start) - 1, len(shown)), 0, -1) if start.startswith(shown[-size:])), 0)
+        shown = shown[: len(shown) - begun]
+    return mask_answer(_TAG_BEGUN.sub("", shown), key)

@@ -1,5 +1,4 @@
-"""Finished model calls of a run, in one SQLite file, and which model answered them. What is in it is never asked, or paid for,
-again."""
+"""The store of a run's finished calls, in an SQLite file, so that none is ever repeated or paid for twice."""
 
 from __future__ import annotations
 
@@ -21,23 +20,23 @@ from core.specs import ModelSpec
 from serve.answers import Reply
 
 _COLUMNS = "role TEXT, spec TEXT, model TEXT, finish_reason TEXT, time REAL, attempt INTEGER, prompt TEXT, checksum TEXT"
-_ADDED = [column.split()[0] for column in _COLUMNS.split(", ")]  # null in stores that were made before there were these
+_ADDED = [column.split()[0] for column in _COLUMNS.split(", ")]  # null in older stores
 _ALL = ", ".join(["key", "reply", "seconds", *_ADDED])
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS calls (key TEXT PRIMARY KEY, reply BLOB NOT NULL, seconds REAL NOT NULL, "
     f"{_COLUMNS}) WITHOUT ROWID",
-    # Answers that were asked again by name (--retry), oldest first; `calls` has the newest.
+    # Replaced answers (--retry), oldest first; `calls` has the newest.
     "CREATE TABLE IF NOT EXISTS replaced (key TEXT NOT NULL, number INTEGER NOT NULL, reason TEXT NOT NULL, "
     f"reply BLOB NOT NULL, seconds REAL NOT NULL, {_COLUMNS}, PRIMARY KEY (key, number)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS prompts (hash TEXT PRIMARY KEY, messages BLOB NOT NULL)",
     "CREATE TABLE IF NOT EXISTS failures (key TEXT PRIMARY KEY, item TEXT NOT NULL, role TEXT NOT NULL, spec TEXT NOT NULL, "
     "outcome TEXT NOT NULL, reason TEXT NOT NULL, times INTEGER NOT NULL) WITHOUT ROWID",
-    # What a server called the model that answered first, by spec and the name that was asked for.
+    # The model's name in the first answer, by spec and requested name.
     "CREATE TABLE IF NOT EXISTS models (spec TEXT, served TEXT, model TEXT NOT NULL, PRIMARY KEY (spec, served)) WITHOUT ROWID",
-    # What was found out of a model's server (serve.dialect), by spec and the name that was asked for.
+    # The findings about a model's server (serve.dialect), by spec and requested name.
     "CREATE TABLE IF NOT EXISTS dialects (spec TEXT, served TEXT, dialect BLOB NOT NULL, PRIMARY KEY (spec, served)) "
     "WITHOUT ROWID",
-    # Stages that came to their end: when, and a hash of all that their records were made of.
+    # Finished stages: the time, and a hash of everything that their records depend on.
     "CREATE TABLE IF NOT EXISTS ends (stage TEXT PRIMARY KEY, time REAL NOT NULL, state TEXT NOT NULL) WITHOUT ROWID",
 )
 _PUT = f"INSERT OR REPLACE INTO calls ({_ALL}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -53,17 +52,17 @@ _FAIL = (
     "INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, 1) ON CONFLICT (key) DO UPDATE "
     "SET outcome = excluded.outcome, reason = excluded.reason, times = times + 1"
 )
-_ORDER = (_SET_ASIDE, _PROMPT, _NAME, _LEARN, _PUT, _FAIL, _ANSWERED)  # an answer is put aside before it is replaced
-_GATHER_S = 0.002  # a commit of one answer costs about six times its part in a commit of many
+_ORDER = (_SET_ASIDE, _PROMPT, _NAME, _LEARN, _PUT, _FAIL, _ANSWERED)  # an answer is set aside before it is replaced
+_GATHER_S = 0.002  # committing one answer takes about six times its share in a commit of many
 _CHECKPOINT_AFTER = 1000  # rows
-KEPT = 32 * 1024  # bytes of a call's messages that the store keeps by default
+KEPT = 32 * 1024  # largest size in bytes of a call's messages that the store keeps by default
 
 
 @dataclass(frozen=True)
 class CallOrigin:
-    """Where a reply came from: who was asked for what (`role`, `spec`, `served`), which model the server says answered
-    (`reference`: if it is to be held to that name), in which try, and the messages as they were sent (`prompt` their hash;
-    `messages` None where they are not kept)."""
+    """The origin of a reply: role, spec and requested name (`served`), the model that the server names (`reference`: the same,
+    if later answers must have this name), the number of the try, and the messages as sent (`prompt` is their hash; `messages`
+    is None if they are not kept)."""
 
     role: str | None = None
     spec: str | None = None
@@ -76,7 +75,7 @@ class CallOrigin:
 
     @classmethod
     def of(cls, spec: ModelSpec, role: str, body: dict[str, Any], model: str | None, attempt: int, kept: int) -> CallOrigin:
-        """That of a reply to `body`, with the messages if they have at most `kept` bytes."""
+        """The origin of a reply to `body`, with the messages if they have at most `kept` bytes."""
         sent = orjson.dumps(body["messages"])
         prompt, messages = hashlib.sha256(sent).hexdigest(), sent if len(sent) <= kept else None
         reference = None if spec.endpoint.any_model else model
@@ -84,41 +83,41 @@ class CallOrigin:
 
 
 def model_problem(models: dict[tuple[str, str], str], spec: ModelSpec, served: str, named: str | None) -> str | None:
-    """What is wrong with an answer that names this model; None where nothing is, or the server names none.
+    """What is wrong with an answer that names this model; None if it is right or the server names none.
 
-    One model answers from a run's start to its end: the name in the first answer holds for the spec and the name that it is
-    asked for, also when the run goes on later. `models` has these names.
+    A run must have the same model from start to end, even if it is resumed: the name in the first answer applies to the spec
+    and the requested name. `models` has these names.
     """
     if named is None or spec.endpoint.any_model or named == (first := models.setdefault((spec.name, served), named)):
         return None
     return (
-        f"asked for {served!r}, the model {named!r} answered; at the start of this run it was {first!r}. Its answer "
-        "is not used: ask the old model, use another --out, or set endpoint.any_model: true in the spec if they are one"
+        f"asked for {served!r}, the model {named!r} answered; at the start of this run it was {first!r}. Its answer is not "
+        "used: restore the old model, use another --out, or set endpoint.any_model: true in the spec if they are the same"
     )
 
 
 def system_messages(path: Path) -> dict[str, set[str]]:
-    """Role → the system messages that were sent, as far as a store has them. The file is only read; none where it cannot be."""
+    """Role → the system messages in a store, which is only read; {} if it cannot be."""
     query = (
         "SELECT DISTINCT role, json_extract(CAST(messages AS TEXT), '$[0].content') FROM calls JOIN prompts ON prompt = hash "
         "WHERE json_extract(CAST(messages AS TEXT), '$[0].role') = 'system'"
     )
-    found: dict[str, set[str]] = {}
+    messages: dict[str, set[str]] = {}
     with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
         for role, text in db.execute(query):
-            found.setdefault(role, set()).add(str(text))
-    return found
+            messages.setdefault(role, set()).add(str(text))
+    return messages
 
 
 class CallStore:
-    """Key → reply. `put` returns when the reply is on disk, so a kill loses at most the calls in flight.
+    """Key → reply. `put` returns when the reply is committed, so a kill loses at most the calls in flight.
 
-    Beside each reply: its role and spec, the model that the server named, finish reason, time, number of the try, and the hash
-    of the messages, which are in `prompts` if they are kept. All of it is null where an older version made the store.
+    Each reply has its role and spec, the model that the server named, finish reason, time, number of the try, and the hash of
+    the messages, which are in `prompts` if they are kept. All of these are null in older stores.
 
     Replies that arrive within `_GATHER_S` are committed together (group commit). A commit only appends to the WAL, which the
-    system writes to disk when it likes; what waits for the disk, its checkpoint, is made in a thread. WAL with
-    synchronous=NORMAL survives the death of this process; only a power cut can lose the last commits.
+    system writes to disk later; the checkpoint, which waits for the disk, runs in a thread. WAL with synchronous=NORMAL
+    survives the death of this process; only a power failure can lose the last commits.
     """
 
     def __init__(self, path: Path) -> None:
@@ -132,29 +131,29 @@ class CallStore:
             for table in _TABLES:
                 self._db.execute(table)
             for table in ("calls", "replaced"):
-                known = {row[1] for row in self._db.execute(f"PRAGMA table_info({table})")}
+                columns = {row[1] for row in self._db.execute(f"PRAGMA table_info({table})")}
                 for column in _COLUMNS.split(", "):
-                    if column.split()[0] not in known:
+                    if column.split()[0] not in columns:
                         self._db.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
         except (OSError, sqlite3.Error) as error:
             raise UserError(f"call store cannot be used: {path}: {_problem(error)}") from None
-        self.before_next: Callable[[], None] | None = None  # is called once, before the next answer is kept
+        self.before_next: Callable[[], None] | None = None  # called before the next answer is stored
         self._waiting: list[tuple[str, tuple[Any, ...]]] = []
         self._commit: asyncio.Task[None] | None = None
         self._next: asyncio.Future[None] | None = None
         self._uncopied = 0  # answers since the last checkpoint
-        self.grown = False  # by an answer to a new question, since it was opened
+        self.grown = False  # whether a new question was answered since it was opened
         self._failing = set(self.failed_keys())
         self._named = set(self.models())
-        self._known = self._hashes()
+        self._hashes = self._key_hashes()
 
-    def _hashes(self) -> set[int]:
-        """Hashes of the keys: what is not among them need not be looked up."""
+    def _key_hashes(self) -> set[int]:
+        """Hashes of all keys, which save most lookups."""
         return {hash(key) for (key,) in self._each("SELECT key FROM calls")}
 
     def get(self, key: str) -> Reply | None:
         """The reply of a finished call, or None."""
-        if hash(key) not in self._known:
+        if hash(key) not in self._hashes:
             return None
         try:
             row = self._db.execute("SELECT key, reply, checksum FROM calls WHERE key = ?", (key,)).fetchone()
@@ -165,12 +164,12 @@ class CallStore:
             raise UserError(f"call store cannot be read: {self.path}: {_problem(error)}") from None
 
     def _as_kept(self, key: str, reply: bytes | str, checksum: str | None) -> bytes:
-        """A stored reply. Raises `UserError` for one that is not what was kept; older versions kept no checksum."""
-        reply = reply.encode() if isinstance(reply, str) else reply  # text, where somebody wrote it by hand
+        """A stored reply. Raises `UserError` if it differs from its checksum, which older stores lack."""
+        reply = reply.encode() if isinstance(reply, str) else reply  # a string if somebody edited it by hand
         if checksum not in (None, _checksum(key, reply)):
             raise UserError(
-                f"{self.path}: a stored answer was changed after it was kept. Put a copy of the file back, or remove it "
-                f"(DELETE FROM calls WHERE key = '{key}') and run the same command again, which asks for it anew"
+                f"{self.path}: a stored answer was changed later. Restore a copy of the file, or remove the answer (DELETE "
+                f"FROM calls WHERE key = '{key}') and run the same command again, which repeats the call"
             )
         return reply
 
@@ -179,11 +178,11 @@ class CallStore:
 
     @property
     def empty(self) -> bool:
-        """Whether no call is finished: looked up, not counted."""
+        """Whether there is no finished call; faster than counting them."""
         return not self._rows("SELECT 1 FROM calls LIMIT 1")
 
     def state(self, time: float) -> str:
-        """A hash of all calls that were finished by then: another one where one was changed, removed or replaced since."""
+        """A hash of all calls that were finished by then. It changes if one is changed, removed or replaced later."""
         state = hashlib.sha256()
         for key, reply, checksum in self._each(
             "SELECT key, reply, checksum FROM calls WHERE ifnull(time, 0) <= ? ORDER BY key", (time,)
@@ -192,12 +191,12 @@ class CallStore:
         return state.hexdigest()
 
     def end_of(self, stage: str) -> tuple[float, str] | None:
-        """What `keep_end` was told of a stage last."""
+        """The last `keep_end` of a stage, or None."""
         rows = self._rows("SELECT time, state FROM ends WHERE stage = ?", (stage,))
         return rows[0] if rows else None
 
     def keep_end(self, stage: str, time: float, state: str) -> None:
-        """Remember when a stage came to its end, and a hash of all that its records were made of."""
+        """Store the time at which a stage ended, and a hash of everything that its records depend on."""
         self._rows("INSERT OR REPLACE INTO ends VALUES (?, ?, ?)", (stage, time, state))
 
     def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
@@ -210,69 +209,67 @@ class CallStore:
             raise UserError(f"call store cannot be read: {self.path}: {_problem(error)}") from None
 
     def latency(self) -> dict[str, float]:
-        """Seconds a finished call took: median, 95th percentile and longest (empty when there is none)."""
+        """Duration of finished calls in seconds: median, 95th percentile and longest (empty if there are none)."""
         seconds = [row[0] for row in self._db.execute("SELECT seconds FROM calls ORDER BY seconds")]
         places = {"p50": 0.5, "p95": 0.95, "max": 1.0}
         return {name: round(seconds[int(share * (len(seconds) - 1))], 4) for name, share in places.items()} if seconds else {}
 
     def replies(self) -> Iterator[tuple[str | None, str | None, dict[str, Any]]]:
         """(Role, spec, reply) of every finished call."""
-        for role, spec, *kept in self._rows("SELECT role, spec, key, reply, checksum FROM calls"):
-            yield role, spec, orjson.loads(self._as_kept(*kept))
+        for role, spec, *stored in self._rows("SELECT role, spec, key, reply, checksum FROM calls"):
+            yield role, spec, orjson.loads(self._as_kept(*stored))
 
     def tokens(self) -> dict[str | None, tuple[int, int, int]]:
-        """Spec → (answers, prompt tokens, completion tokens), replaced ones included; None: of an older version."""
-        counts: dict[str | None, tuple[int, int, int]] = {}
-        sums = ", ".join(f"sum(json_extract(CAST(reply AS TEXT), '$.{name}_tokens'))" for name in ("prompt", "completion"))
+        """Spec → (answers, prompt tokens, completion tokens), including replaced answers; None: answers in older stores."""
+        sums = (f"ifnull(sum(json_extract(CAST(reply AS TEXT), '$.{name}_tokens')), 0)" for name in ("prompt", "completion"))
         both = "(SELECT spec, reply FROM calls UNION ALL SELECT spec, reply FROM replaced)"
-        for spec, answers, prompt, completion in self._rows(f"SELECT spec, count(*), {sums} FROM {both} GROUP BY spec"):
-            counts[spec] = answers, prompt or 0, completion or 0
-        return counts
+        rows = self._rows(f"SELECT spec, count(*), {', '.join(sums)} FROM {both} GROUP BY spec")
+        return {spec: tuple(counts) for spec, *counts in rows}
 
     def has_answer(self, spec: str, role: str | None = None) -> bool:
-        """Whether a model has answered (in a role), or an older version did not keep who answered."""
-        found = "SELECT 1 FROM {} WHERE (spec = ? AND role = ifnull(?, role)) OR role IS NULL"
-        both = " UNION ALL ".join(map(found.format, ("calls", "replaced")))
+        """Whether a model has answered (in a role), or may have: older stores lack the model."""
+        query = "SELECT 1 FROM {} WHERE (spec = ? AND role = ifnull(?, role)) OR role IS NULL"
+        both = " UNION ALL ".join(map(query.format, ("calls", "replaced")))
         return bool(self._rows(f"{both} LIMIT 1", (spec, role) * 2))
 
     def models(self) -> dict[tuple[str, str], str]:
-        """(Spec, served name) → what the server called the model that answered first."""
+        """(Spec, served name) → the model's name in the first answer."""
         return {(spec, served): model for spec, served, model in self._rows("SELECT spec, served, model FROM models")}
 
     def dialects(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """(Spec, served name) → what was found out of its server."""
+        """(Spec, served name) → the findings about its server."""
         rows = self._rows("SELECT spec, served, dialect FROM dialects")
         return {(spec, served): orjson.loads(dialect) for spec, served, dialect in rows}
 
     async def learn(self, spec: str, served: str, dialect: Mapping[str, Any]) -> None:
-        """Keep what was found out of a model's server; returns once it is committed."""
+        """Store the findings about a model's server; returns once they are committed."""
         await self._written(_LEARN, (spec, served, orjson.dumps(dialect)))
 
     def failed_items(self) -> dict[str, int]:
-        """Dialogue (or other item) → how often calls for it failed that are still without an answer."""
+        """Dialogue (or other item) → number of failures of its calls that are still unanswered."""
         return dict(self._rows("SELECT item, sum(times) FROM failures GROUP BY item"))
 
     def failed_keys(self) -> dict[str, int]:
-        """Key → how often a call failed that is still without an answer."""
+        """Key → number of failures of a call that is still unanswered."""
         return dict(self._rows("SELECT key, times FROM failures"))
 
     def failed(self) -> list[tuple[str, str, str, int]]:
-        """Calls that failed and are still without an answer: (role, spec, outcome, how many)."""
+        """Failed calls that are still unanswered: (role, spec, outcome, number)."""
         return self._rows("SELECT role, spec, outcome, count(*) FROM failures GROUP BY 1, 2, 3 ORDER BY 1, 2, 3")
 
     def asked_again(self) -> list[tuple[str, str, str, int]]:
-        """Answers that --retry asked again: (role, spec, reason, how many)."""
+        """Answers that --retry has replaced: (role, spec, reason, number)."""
         return self._rows("SELECT role, spec, reason, count(*) FROM replaced GROUP BY 1, 2, 3 ORDER BY 1, 2, 3")
 
     def times_replaced(self, key: str) -> int:
-        """How often a call was asked again by name."""
+        """How often a call's answer was replaced."""
         return int(self._rows("SELECT count(*) FROM replaced WHERE key = ?", (key,))[0][0])
 
     async def put(
         self, key: str, reply: Mapping[str, Any], seconds: float, origin: CallOrigin | None = None, instead: str | None = None
     ) -> None:
-        """Keep a finished call; returns once it is committed. `instead` is the reason why the answer that is there is replaced:
-        that is put aside."""
+        """Store a finished call; returns once it is committed. `instead` is the reason to replace an earlier answer, which is
+        set aside."""
         origin, self.grown = origin or CallOrigin(), self.grown or not instead
         if self.before_next is not None:
             self.before_next()
@@ -286,18 +283,19 @@ class CallStore:
         if key in self._failing:
             self._failing.remove(key)
             self._waiting.append((_ANSWERED, (key,)))
-        who, finish = (origin.role, origin.spec, origin.model), reply.get("finish_reason")
-        self._known.add(hash(key))
-        kept, sent = orjson.dumps(reply), (origin.attempt, origin.prompt)
-        await self._written(_PUT, (key, kept, seconds, *who, finish, time.time(), *sent, _checksum(key, kept)))
+        self._hashes.add(hash(key))
+        stored = orjson.dumps(reply)
+        answered = origin.role, origin.spec, origin.model, reply.get("finish_reason"), time.time()
+        sent = origin.attempt, origin.prompt
+        await self._written(_PUT, (key, stored, seconds, *answered, *sent, _checksum(key, stored)))
 
     async def fail(self, key: str, item: str, role: str, spec: str, outcome: str, reason: str) -> None:
-        """Remember that a call failed, until it is answered; returns once it is committed."""
+        """Note a failed call, until it is answered; returns once it is committed."""
         self._failing.add(key)
         await self._written(_FAIL, (key, item, role, spec, outcome, reason))
 
     async def _written(self, statement: str, values: tuple[Any, ...]) -> None:
-        """Commit a statement with what else waits."""
+        """Commit a statement together with others that are waiting."""
         loop = asyncio.get_running_loop()
         self._waiting.append((statement, values))
         if self._next is None or self._next.get_loop() is not loop:
@@ -317,20 +315,15 @@ class CallStore:
                 self._write(batch)
                 done.set_result(None)
             except (OSError, sqlite3.Error) as error:
-                done.set_exception(
-                    UserError(
-                        f"call store cannot be written: {self.path}: {_problem(error)}; what was answered before is safe: "
-                        "fix this, then run the same command again"
-                    )
-                )
-
+                problem = f"call store cannot be written: {self.path}: {_problem(error)}"
+                done.set_exception(UserError(f"{problem}; earlier answers are safe: fix this, then run the same command again"))
             self._uncopied += len(batch)
             if self._uncopied >= _CHECKPOINT_AFTER:
                 self._uncopied = 0
                 await asyncio.to_thread(self._checkpoint)
 
     def _checkpoint(self) -> None:
-        """Copy the WAL into the file, over a connection of its own: the store is read meanwhile, and written after it."""
+        """Copy the WAL into the file, over a separate connection, so that the store can be read meanwhile."""
         with suppress(sqlite3.Error), closing(sqlite3.connect(self.path)) as db:
             db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
@@ -338,19 +331,17 @@ class CallStore:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             for statement in _ORDER:
-                if rows := [values for wanted, values in batch if wanted is statement]:
+                if rows := [values for queued, values in batch if queued is statement]:
                     self._db.executemany(statement, rows)
             self._db.execute("COMMIT")
         except BaseException:
-            if self._db.in_transaction:  # SQLite has rolled back by itself where the disk was full
+            if self._db.in_transaction:  # SQLite rolls back by itself if the disk is full
                 self._db.execute("ROLLBACK")
             raise
 
     def add_from(self, other: Path) -> None:
-        """Take over what another store holds; what is here already stays as it is.
-
-        Raises `UserError` when in the two another model answered to the same name.
-        """
+        """Add the content of another store; existing rows stay. Raises `UserError` if different models answered to the same
+        name in the two."""
         try:
             self._db.execute("ATTACH ? AS other", (str(other),))
             try:
@@ -370,7 +361,7 @@ class CallStore:
                 for table in ("prompts", "failures", "models", "dialects"):
                     self._db.execute(f"INSERT OR IGNORE INTO {table} SELECT * FROM other.{table}")
                 self._db.execute("DELETE FROM failures WHERE key IN (SELECT key FROM calls)")
-                self._failing, self._named, self._known = set(self.failed_keys()), set(self.models()), self._hashes()
+                self._failing, self._named, self._hashes = set(self.failed_keys()), set(self.models()), self._key_hashes()
             finally:
                 self._db.execute("DETACH other")
         except sqlite3.Error as error:
@@ -386,6 +377,6 @@ def _checksum(key: str, reply: bytes) -> str:
 
 
 def _problem(error: Exception) -> str:
-    """What SQLite says, and what to do where the file itself is damaged (a lock or a full disk passes)."""
+    """SQLite's message, with advice if the file itself is damaged (a lock or a full disk is temporary)."""
     damaged = not isinstance(error, OSError | sqlite3.OperationalError)
     return f"{error}{'; move it aside to start afresh' if damaged else ''}"

@@ -1,7 +1,7 @@
-"""The transport: one request at a time to a server that may be away, crowded or broken, until it is answered or given up.
+"""The transport: sends a request to a server that may be away, overloaded or broken, until it is answered or given up.
 
-It knows how many calls a server bears and how fast they may come (`serve.limits`), when to try again and for how long. What
-is asked, and what is kept of the answers, is the client's (`serve.client`).
+It decides how many calls a server gets and how fast (`serve.limits`), and when and how long to retry. The content of requests
+and the storing of answers is the client's part (`serve.client`).
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from serve.failures import NotAsked, NotReached, PassingError, Rejected, ServerL
 from serve.limits import MOST, RATES, Limit, Patience, Rate, connections, queue_length
 from serve.questions import Question
 
-LOST_DIALOGUES = 3  # a model is not given up for what goes wrong in fewer: one dialogue alone can have a server fail every time
-_DOUBTFUL_TRIES = 3  # a 500 that may be a refusal
-_EMPTY_TRIES = 3  # an empty answer is believed when it comes this often: servers under load give some that mean nothing
+LOST_DIALOGUES = 3  # a model is not given up for failures in fewer: a single dialogue can make a server fail every time
+_DOUBTFUL_TRIES = 3  # tries of a request whose 500 may be a refusal
+_EMPTY_TRIES = 3  # an empty answer is accepted after this many: servers under load give meaningless ones
 
 
 @dataclass
 class _Server:
-    """What is known of the server at one base URL."""
+    """The state of the server at a base URL."""
 
     url: str
     limit: Limit
     rate: Rate
     patience: Patience
     tells_queue: bool = True
-    turn: Limit = field(default_factory=lambda: Limit(1))  # whose call the rate admits next: what was begun is ended first
+    turn: Limit = field(default_factory=lambda: Limit(1))  # the call that waits for the rate, older dialogues first
 
 
 @dataclass
 class _Call:
-    """How far a call has come, in seconds of the client's clock."""
+    """The progress of a call; times are in seconds of the client's clock."""
 
     spec: ModelSpec
     question: Question
@@ -53,17 +53,17 @@ class _Call:
     server: _Server
     doubtful: bool
     started: float
-    answers: int  # that the server had given when its last try that counts began
-    sent: float = 0.0  # when its last try was sent
+    answers: int  # the server's number of answers when the last try that counts began
+    sent: float = 0.0  # time of the last try
     attempts: int = 0  # tries that count
     absences: int = 0  # tries that found the server away
     empty: int = 0  # empty answers
-    idle: float = 0.0  # seconds in which nothing was asked: the server was away, or had its rate
+    idle: float = 0.0  # seconds of waiting for the server to return, or for the rate
 
 
 @dataclass(frozen=True)
 class Completion:
-    """A server's reply, the tries that it took, and the seconds once the call had its turn."""
+    """A server's reply, the number of tries, and the seconds since the call's turn came."""
 
     reply: Reply
     attempts: int
@@ -74,54 +74,54 @@ class Completion:
 class Transport:
     """Requests to any number of servers over one connection pool. Use as an async context manager.
 
-    A call is tried again on 408/409/425/429 (Retry-After honoured), 5xx, timeouts, dropped connections, unreadable bodies and
-    completions that the server broke off, with exponential back-off, each wait drawn from its upper half (with the defaults a
-    server that restarts has at least half a minute). No call takes longer than `give_up_s` + `timeout_s` (25 minutes; about one
-    where the server refuses at once). An answer without a word in it is asked for twice more before it is believed.
+    A call is retried after 408/409/425/429 (honouring Retry-After), 5xx, timeouts, dropped connections, unreadable bodies and
+    aborted completions, with exponential back-off, each wait drawn from its upper half (with the defaults, a restarting server
+    has at least half a minute). No call takes longer than `give_up_s` + `timeout_s` (25 minutes; about one if the server
+    refuses at once). An empty answer is accepted only after two retries.
 
-    An error that says that the prompt is too long, or against a content policy, is an answer. Any other status, a redirect, a
-    body of more than `endpoint.max_response_mb` and a completion broken off in every try are `Rejected`; `ServerLost` is raised
-    when the tries are used up. Nothing is asked any more once `threshold` is reached or `budget` used up.
+    An error about too long a prompt or a content policy counts as an answer. Any other status, a redirect, a body of more than
+    `endpoint.max_response_mb` and a completion that is aborted in every try are `Rejected`; `ServerLost` is raised if the tries
+    are used up. Nothing more is asked once `threshold` is reached or `budget` is used up.
     """
 
     concurrency: int | None = None
-    """Calls in flight at most. None: each server has as many as it bears (`serve.limits.Limit`). Never more than this process
-    may open files."""
+    """Most calls in flight. None: adapted to each server (`serve.limits.Limit`). Never more than this process may open
+    files."""
     attempts: int = 8
-    """Tries a call has. One that finds the server away counts only as `patience_s` says."""
+    """Tries per call. Those that find the server away count according to `patience_s`."""
     timeout_s: float = 600.0
-    """Seconds that a try may take; of a streamed one, that may pass without a word."""
+    """Seconds for a try or, with streaming, between two pieces of a reply."""
     give_up_s: float = 900.0
-    """Seconds after which a call is not tried again."""
+    """Seconds after which a call is not retried."""
     lost_in_a_row: int = 5
-    """A model that lost so many calls, of at least `LOST_DIALOGUES` dialogues, with no answer between them, is given up: what
-    is asked of it later is lost at once."""
+    """A model that loses this many calls, of at least `LOST_DIALOGUES` dialogues, without an answer between them is given up:
+    later calls to it are lost at once."""
     threshold: Threshold = field(default_factory=Threshold)
     budget: Budget = field(default_factory=Budget)
     patience_s: float = 0.0
-    """Seconds that a server that is away is waited for (`serve.limits.Patience`)."""
+    """Seconds to wait for a server that is away (`serve.limits.Patience`)."""
     rates: dict[str, Rate] = field(default_factory=lambda: RATES)
-    """Base URL → its rate; other clients share it."""
+    """Base URL → its rate, shared with other clients."""
     launched: Collection[str] = ()
-    """Base URLs of servers that are not waited for: they died if they are away."""
+    """Base URLs of our own servers, for which there is no point in waiting: if away, they have died."""
     say: Callable[[str], None] = lambda text: None
-    """Is told once a minute which server is waited for, and what is assumed of models."""
+    """Called with notices: once a minute about a server that is away, and about assumptions."""
     told: set[str] = field(default_factory=set)
-    """What was said already, and is not said again."""
+    """Notices that are not repeated."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     backoff_s: float = 0.5
     backoff_max_s: float = 30.0
     tallies: dict[tuple[str, str], UsageTally] = field(default_factory=lambda: defaultdict(UsageTally))
-    """(Spec name, purpose) → what was asked and answered."""
+    """(Spec name, purpose) → usage."""
 
     async def __aenter__(self) -> Self:
         self._connections = connections()
         self._fixed_limit = Limit(self.concurrency, self._connections) if self.concurrency else None
         self._servers: dict[str, _Server] = {}  # by base URL
         self._routes: dict[tuple[str, str], http.Route] = {}  # by spec name and base URL
-        self._begun: dict[str, int] = {}  # session → its place in the order in which they began
-        # (base URL, served name) → the dialogues of the calls lost since its last answer
+        self._begun: dict[str, int] = {}  # session → its place in the order of beginning
+        # (base URL, served name) → dialogues of the calls lost since the last answer
         self._lost: dict[tuple[str, str], list[str]] = defaultdict(list)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._connections),
@@ -136,16 +136,16 @@ class Transport:
 
     @property
     def width(self) -> int:
-        """How many pieces of work are worth having in flight at once."""
+        """The useful number of concurrent tasks."""
         return self.concurrency or MOST
 
     @property
     def limits(self) -> dict[str, int]:
-        """Base URL → calls that it is given at once at this moment, where that adapts."""
+        """Base URL → its present limit on concurrent calls, if that adapts."""
         return {} if self.concurrency else {url: server.limit.limit for url, server in self._servers.items()}
 
     def _tell(self, text: str) -> None:
-        """Say something once."""
+        """Give a notice, unless it was given before."""
         if text not in self.told:
             self.told.add(text)
             self.say(text)
@@ -167,15 +167,12 @@ class Transport:
     async def send(
         self, spec: ModelSpec, url: str, question: Question, body: Mapping[str, Any], doubtful: bool = False
     ) -> Completion:
-        """What the server at a base URL answers to a request, when it is the call's turn and after as many tries as it takes; a
-        `doubtful` one, which may be refused, is not made so often where that is a 500 or a web page.
-
-        Raises `Rejected` or `ServerLost`.
-        """
+        """The reply of the server at a base URL, after waiting for the call's turn and as many tries as needed. A `doubtful`
+        request, which may be refused, is retried less often after a 500 or a web page. Raises `Rejected` or `ServerLost`."""
         server, route, payload = self._server(url), self._route(spec, url), orjson.dumps(body)
         place = url, question.served_name
         lost, limit, rate = self._lost[place], server.limit, server.rate
-        # Dialogues keep the order in which they began: the next turn of an old one goes before the first of a new one.
+        # Dialogues are served in the order in which they began: the next turn of an old one precedes a new one's first.
         begun = self._begun.setdefault(question.session, len(self._begun)) if question.session else 0
         await limit.acquire(begun)
         reply: Reply | None = None
@@ -187,9 +184,13 @@ class Transport:
                 raise NotAsked(f"{call.route.where}: given up after {len(lost)} lost calls in a row")
             rate.tighten(spec.endpoint)
             while reply is None:
-                self._check_goes_on(call)
+                if cause := self.budget.over():
+                    self.threshold.end(cause, of_budget=True)
+                if self.threshold.cause:
+                    failure = NotReached if self.threshold.of_budget else NotAsked
+                    raise failure(f"{call.route.where}: not asked any more: the run ended early")
                 call.attempts += 1
-                # One call at a time waits for the rate, or a late one could overtake those that wait longer.
+                # One call at a time waits for the rate, so that none can overtake another.
                 queued = self.clock()
                 await server.turn.acquire(begun)
                 try:
@@ -209,7 +210,7 @@ class Transport:
                     continue
                 server.patience.answered()
                 rate.settle(reserved, answer.prompt_tokens + answer.completion_tokens or reserved)
-                # An empty answer is no sign of how much the server bears, and is believed only when it comes again.
+                # An empty answer says nothing about the server's capacity, and is accepted only if it recurs.
                 call.empty += answer.empty
                 if not answer.empty and limit.answered(question.purpose, self.clock() - call.sent):
                     limit.adapt(await self._queue(spec, server))
@@ -219,7 +220,7 @@ class Transport:
                     self.tallies[spec.name, question.purpose].retries += 1
             seconds = self.clock() - call.started - call.idle
         except Rejected:
-            lost.clear()  # it works
+            lost.clear()  # the server works
             server.patience.answered()
             raise
         finally:
@@ -229,25 +230,17 @@ class Transport:
         self.threshold.answered(place)
         return Completion(reply, call.attempts, seconds)
 
-    def _check_goes_on(self, call: _Call) -> None:
-        """Raise `NotAsked` or `NotReached` once the run has ended early."""
-        if cause := self.budget.over():
-            self.threshold.end(cause, of_budget=True)
-        if self.threshold.cause:
-            why = NotReached if self.threshold.of_budget else NotAsked
-            raise why(f"{call.route.where}: not asked any more: the run ended early")
-
     async def _after(self, call: _Call, problem: Exception) -> Reply | None:
-        """Wait until the call is tried again (None). After the last try the reply that its error stands for; `Rejected` or
-        `ServerLost` where it stands for none."""
+        """Wait for the next try (None). After the last try, the reply for its error; raises `Rejected` or `ServerLost` if there
+        is none."""
         server, patience, wait = call.server, call.server.patience, getattr(problem, "wait", None) or 0.0
         if http.is_crowded(problem):
             server.limit.crowded()
         if not http.is_away(problem):
             patience.answered()
-        elif (  # away from everybody, not only from this call
+        elif (  # away for all calls, not only this one
             patience.answers == call.answers
-            and server.url not in self.launched  # one that this run started is dead, not away
+            and server.url not in self.launched
             and patience.lasts(call.route.where, call.route.redact(problem))
         ):
             call.attempts -= 1
@@ -263,20 +256,20 @@ class Transport:
             self.tallies[call.spec.name, call.question.purpose].retries += 1
             await self.sleep(min(wait + self._backoff(call.attempts - 1), left))
             return None
-        # Some servers answer a full context or a policy with a 500: believed once it was said in every try.
+        # Some servers report a full context or a content filter as a 500, accepted only after all tries.
         if meaning in ("context_overflow", "content_filter") and (status or 0) >= 500:
             return reply_of_error(meaning)
         cause = problem if isinstance(problem, PassingError) else f"{type(problem).__name__} {problem}"
         message = f"{call.route.where}: gave up after {call.attempts} attempts: {call.route.redact(cause)}"
         if meaning == "passing":
             raise Rejected(message, status, told or "")
-        if not refused:  # a refusal says nothing of whether the server is there
-            who = call.question.session or str(dict(call.question.sample))
-            self._lost[server.url, call.question.served_name].append(who)
+        if not refused:  # a refusal does not mean that the server is away
+            dialogue = call.question.session or str(dict(call.question.sample))
+            self._lost[server.url, call.question.served_name].append(dialogue)
         raise ServerLost(message, status, told or "")
 
     async def _queue(self, spec: ModelSpec, server: _Server) -> int | None:
-        """Calls that wait at a server, where it tells: one that wants a key is somebody else's, and is not asked."""
+        """Calls waiting at a server, if it reports them. Servers that need a key belong to others and are not asked."""
         if spec.endpoint.api_key_env or not server.tells_queue:
             return None
         metrics = await http.probe(self._session, f"{server.url.removesuffix('/v1')}/metrics")

@@ -57,7 +57,7 @@ def on_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
 DRIVERS = {
     "": "no GPU found (no nvidia-smi): install NVIDIA's driver, or in a container pass the GPUs",
     "fails": "nvidia-smi fails: load the driver",
-    "535.104.05": "NVIDIA driver 535.104.05: vLLM 0.33 and torch are built for CUDA 13, which needs a driver of 580 or newer",
+    "535.104.05": "NVIDIA driver 535.104.05: vLLM 0.33 and torch are built for CUDA 13, which needs driver 580 or newer",
 }
 
 
@@ -154,7 +154,7 @@ def test_the_library_of_another_cuda_makes_up_for_an_old_driver(
     monkeypatch.setattr(machine, "_cuda_of_driver", lambda: 13)
     assert machine.gpu_problem() is None
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert machine.gpu_problem() == ("CUDA_VISIBLE_DEVICES= hides every GPU", "unset it, or name one")
+    assert machine.gpu_problem() == ("CUDA_VISIBLE_DEVICES= hides every GPU", "unset it, or name a GPU")
 
 
 # --- packages -------------------------------------------------------------------------------------------------------------

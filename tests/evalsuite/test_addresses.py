@@ -110,8 +110,8 @@ def test_one_url_is_enough_and_what_is_assumed_is_said_once(
     assert all(name in report for name in ("silent", "parrot", "lecture", "meta-llama-Llama-3-8B"))
     assert all(json.loads(line)["value"] is not None for line in (run / "judgements.jsonl").read_text().splitlines())
     once = [line for line in said if "assumed: it speaks any language" in line]
-    assert len(once) == 1 and ("reads 32768 tokens" in once[0]) == (dialect == "vllm")
-    assert any(f"no API there; {endpoint.url} has one" in line for line in said)
+    assert len(once) == 1 and ("a context of 32768 tokens" in once[0]) == (dialect == "vllm")
+    assert any(f"no API there; using {endpoint.url}, which has one" in line for line in said)
     assert any("judges itself" in line for line in said) and any("--limit N plays more" in line for line in said)
 
 
@@ -252,7 +252,7 @@ def test_what_is_wrong_with_an_address(esc_eval: EscEval, monkeypatch: pytest.Mo
     with speaking("vllm", "other", "another") as endpoint:
         assert "does not list 'm'" in (err := refused(esc_eval, "--model", f"m@{endpoint.url}"))
         assert "another" in err and "other" in err
-        assert "leave no room in the 32768" in refused(
+        assert "leave no room in its context of 32768" in refused(
             esc_eval, "--set", "max_tokens=40000", "--model", f"other@{endpoint.url}"
         )
 

@@ -130,7 +130,7 @@ def test_answers_that_are_gone_are_asked_again_and_changed_ones_refused(
         with sqlite3.connect(tmp_path / "run" / "calls.sqlite") as store:
             store.execute(statement)
         if statement.startswith("UPDATE"):
-            with pytest.raises(UserError, match="changed after it was kept"):
+            with pytest.raises(UserError, match="changed later"):
                 again()
         else:
             again()

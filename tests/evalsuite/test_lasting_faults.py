@@ -118,7 +118,7 @@ def test_a_judges_call_that_is_rejected_is_a_lost_verdict_and_never_a_score(
 @pytest.mark.parametrize(
     ("fault", "option", "cause"),
     [
-        (error(401, "the key was revoked"), (), "HTTP 401: the key was revoked (fail_on_error N continues"),
+        (error(401, "the key was revoked"), (), "HTTP 401: the key was revoked (set fail_on_error N to continue"),
         (error(404, "no such model"), (), "HTTP 404: no such model"),
         (error(400, "broken"), ("--set", "fail_on_error=3"), "3 of 12 dialogues failed (fail_on_error 3)"),
         (error(400, "broken"), ("--set", "fail_on_error=0.3"), "4 of 12 dialogues failed (fail_on_error 0.3)"),

@@ -226,7 +226,7 @@ def test_the_published_parser_takes_the_first_option_that_occurs(text: str, opti
 LEVELS = {"scale": {"levels": ["bad", "good"]}, "about": "x"}
 ENDS = {"yes": "END", "no": "END"}
 BROKEN = [
-    ({"a": {"outcome": "kind", "answers": ENDS | {"yes": {"level": "worst"}}}}, "level: 'worst' is not a level of outcome kind"),
+    ({"a": {"outcome": "kind", "answers": ENDS | {"yes": {"level": "worst"}}}}, "'worst' is not a level of outcome kind"),
     ({"a": {"answers": ENDS}}, "'outcome' is not among the rubric's outcomes: kind"),
     ({"a": {"outcome": "kind", "answers": ENDS | {"yes": {"goto": "a", "not_applicable": True}}}}, "must lead to END"),
     ({"kind": {"outcome": "kind", "answers": ENDS}}, "rename the question"),

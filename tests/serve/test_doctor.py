@@ -70,7 +70,7 @@ def test_a_whole_gpu_node(on: Callable[..., dict[str, MachineFinding]]) -> None:
     [
         ((), {}, "GPU", "install NVIDIA's driver"),
         (None, {}, "GPU", "load the driver"),
-        ([gpu(driver="535.183.01")], {}, "driver", "needs a driver of 580 or newer"),
+        ([gpu(driver="535.183.01")], {}, "driver", "needs driver 580 or newer"),
         ([gpu()], {"available": False}, "torch", "update the driver"),
         ([gpu()], {"torch_error": "OSError: libcudart.so.13"}, "torch", "pip install 'esc-eval[gpu]'"),
         ([gpu()], {"platform": "UnspecifiedPlatform"}, "vLLM", "see GPU, driver and torch"),
@@ -102,7 +102,7 @@ def test_compiler_and_headers(
 def test_the_base_install_lacks_nothing(on: Callable[..., dict[str, MachineFinding]]) -> None:
     found = on((), vllm=None)
     assert found["vLLM"].state == found["torch"].state == found["GPU"].state == "note"
-    assert "endpoints that others serve" in found["vLLM"].text
+    assert "needed only to serve models here" in found["vLLM"].text
     assert not [finding for finding in found.values() if finding.state == "missing"]
 
 

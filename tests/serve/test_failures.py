@@ -14,7 +14,7 @@ def test_a_refused_key_or_model_ends_a_run_at_once(status: int) -> None:
     threshold = Threshold()
     threshold.answered(A)
     threshold.rejected(A, Rejected(f"HTTP {status}", status))
-    assert threshold.cause == f"HTTP {status} (fail_on_error N continues in spite of it)"
+    assert threshold.cause == f"HTTP {status} (set fail_on_error N to continue nevertheless)"
 
 
 def test_a_model_that_has_answered_once_may_reject_any_number_of_calls() -> None:

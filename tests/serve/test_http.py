@@ -112,7 +112,7 @@ async def test_a_list_of_models_that_redirects_is_told_before_anything_is_asked(
     store = CallStore(tmp_path / "calls.sqlite")
     with Endpoint() as endpoint:
         async with ChatClient(store) as client:
-            with pytest.raises(UserError, match=f"redirects to http://127.0.0.1:{endpoint.port}/elsewhere; .*name its address"):
+            with pytest.raises(UserError, match=f"redirects to http://127.0.0.1:{endpoint.port}/elsewhere; .*use that URL"):
                 await client.check(spec(endpoint.url.replace("/v1", "/moved")), ["my-model"])
         assert endpoint.followed == 0
     store.close()

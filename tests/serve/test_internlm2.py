@@ -158,7 +158,7 @@ BAD_CHECKPOINTS: dict[str, tuple[Callable[[Path], Any] | dict[str, Any], str]] =
     "no heads": ({"num_attention_heads": 0}, "num_attention_heads: .*greater than 0"),
     "uneven heads": ({"num_key_value_heads": 3}, "num_attention_heads: 4 heads do not fit"),
     "scaling unknown": ({"rope_scaling": {"type": "yarn"}}, "rope_scaling: type: expected linear or dynamic .* got 'yarn'"),
-    "scaling by words": ({"rope_scaling": {"type": "dynamic", "factor": "two"}}, "factor: expected a number of at least 1, got 'two'"),
+    "scaling by words": ({"rope_scaling": {"type": "dynamic", "factor": "two"}}, "a number of at least 1, got 'two'"),
     "bias promised": ({"bias": True}, "lacks tensors .*wqkv.bias"),
     "embeddings promised": ({"vocab_size": 300}, "config.json calls for .300, 256."),
     "shard missing": (lambda f: (f / "model-00002-of-00002.safetensors").unlink(), "lacks model-00002-of-00002.safetensors"),
@@ -173,7 +173,7 @@ BAD_CHECKPOINTS: dict[str, tuple[Callable[[Path], Any] | dict[str, Any], str]] =
         lambda f: edit_shard(f, lambda t: t.update({WQKV: torch.ones(512, 256, dtype=torch.int8)})), "dtype I8 unsupported",
     ),
     "tensor undefined": (
-        lambda f: edit_shard(f, lambda t: t[WQKV].fill_(torch.nan)), "_proj.weight holds infinite or undefined numbers",
+        lambda f: edit_shard(f, lambda t: t[WQKV].fill_(torch.nan)), "_proj.weight contains infinite or undefined numbers",
     ),
     "no tokenizer": (lambda f: (f / "tokenizer.model").unlink(), "neither tokenizer.model nor tokenizer.json"),
     "tokenizer is noise": (lambda f: (f / "tokenizer.model").write_bytes(b"noise"), "not a SentencePiece model"),

@@ -211,10 +211,10 @@ EMBEDDING = "base_model__model__model__embed_tokens__lora_embedding_A"
         ),
         (spoil_base(ONE, "other"), f"do not fit: {Q}.weight: .* is for 2 × 3, the base .* has no such tensor; .* org/its-base"),
         (spoil_base(torch.ones(2, 3, dtype=torch.int8)), "dtype I8 unsupported"),
-        (spoil_base(floats([torch.nan] * 3, [1] * 3)), f"model.safetensors: {Q}.weight holds infinite or undefined numbers"),
+        (spoil_base(floats([torch.nan] * 3, [1] * 3)), f"model.safetensors: {Q}.weight contains infinite or undefined numbers"),
         (
             spoil_weights(base_model__model__q__lora_A__weight=torch.full((1, 1), torch.inf)),
-            "adapter refused: .*q.lora_A.weight holds infinite or undefined numbers",
+            "adapter refused: .*q.lora_A.weight contains infinite or undefined numbers",
         ),
         (spoil_base(torch.full((2, 3), 65504, dtype=torch.float16)), "infinite or undefined numbers .*float16"),
         (lambda source, adapter: (adapter / "training.json").write_text("{}"), "training.json: kind, base, .*: Field required"),

@@ -142,9 +142,9 @@ async def test_an_answer_that_somebody_edited_is_not_used(change: str, tmp_path:
     with closing(sqlite3.connect(store.path, isolation_level=None)) as db:
         db.execute(f"{change.format('calls')} WHERE key = '1'")
     assert store.get("2") == Reply(text="answer 2")
-    with pytest.raises(UserError, match="changed after it was kept.*DELETE FROM calls WHERE key = '1'.*run the same command"):
+    with pytest.raises(UserError, match="changed later.*DELETE FROM calls WHERE key = '1'.*run the same command"):
         store.get("1")
-    with pytest.raises(UserError, match="changed after it was kept"):
+    with pytest.raises(UserError, match="changed later"):
         list(store.replies())
     with closing(sqlite3.connect(store.path, isolation_level=None)) as db:
         db.execute("DELETE FROM calls WHERE key = '1'")

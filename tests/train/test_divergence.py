@@ -81,7 +81,7 @@ def test_weights_that_are_not_finite_are_refused_by_whatever_would_use_them(tmp_
         "serve up": lambda: base_folder(str(base), None, "model m: checkpoint"),
     }
     for name, use in uses.items():
-        with pytest.raises(UserError, match="holds infinite or undefined numbers"):
+        with pytest.raises(UserError, match="contains infinite or undefined numbers"):
             use()
             pytest.fail(name)
     assert not (tmp_path / "merged").exists()
@@ -112,4 +112,4 @@ def test_a_checkpoint_is_judged_by_what_it_holds(tmp_path: Path) -> None:
     (place / "trainer_state.json").write_bytes(orjson.dumps({}))
     broken = with_nan(place, tmp_path / "checkpoint-6", WEIGHTS)
     problem = str(checkpoint_problem(broken))
-    assert "holds infinite or undefined numbers" in problem and "cut off" not in problem
+    assert "contains infinite or undefined numbers" in problem and "cut off" not in problem
