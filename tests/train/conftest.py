@@ -33,7 +33,7 @@ ARCHITECTURES = ("qwen2", "llama")
 DIMENSIONS = ("fluency", "empathy", "information")
 
 
-def tiny_checkpoint(folder: Path, architecture: str) -> Path:
+def tiny_checkpoint(folder: Path, architecture: str, intermediate: int = 96) -> Path:
     """A random two-layer model of 3 M parameters with the embedded model's tokenizer, as a safetensors folder."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
@@ -45,7 +45,7 @@ def tiny_checkpoint(folder: Path, architecture: str) -> Path:
     config = config_class(
         vocab_size=49152,
         hidden_size=64,
-        intermediate_size=96,
+        intermediate_size=intermediate,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
