@@ -139,9 +139,7 @@ def paper_tables(averages: Mapping[str, Mapping[str, float]], cards: Mapping[str
     yield Table("table2-power", "What table 2 of ESC-Eval could show", columns, tuple(rows), notes, PLANNING)
     title = "Its differences in the average, and those that any spread would show"
     columns = ("language", "cards", "pairs", "difference: median [least, largest]", "shown at the widest spread")
-    note = (
-        "At the widest spread: independent scores at the ends of the scale (variance m (100 − m) for a mean m), all corrected."
-    )
+    note = "At the widest spread: independent scores at the ends of the scale (variance m (100 − m) for a mean m); corrected."
     yield Table("table2-gaps", title, columns, tuple(worst), (note,), PLANNING)
 
 
