@@ -60,12 +60,14 @@ def judge_card_verb(
         MaybeFiles,
         typer.Option(
             "--further",
-            help="Dialogues (JSONL) of named supporters, some of the judge's own base: for its self-preference. Repeat.",
+            help="Dialogues (JSONL) of named supporters, some on the judge's own base, to test self-preference. Repeat.",
         ),
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", min=2, metavar="N", help="Dialogues per language for all checks but agreement. Default: 20."),
+        typer.Option(
+            "--limit", min=2, metavar="N", help="Dialogues per language for checks other than agreement. Default: 20."
+        ),
     ] = None,
     settings: SetOption = None,
     of_run: JudgedByOption = None,
@@ -84,16 +86,16 @@ def judge_card_verb(
         Writes((f"{NAME}.*", "tables/*", "gold_*.jsonl", "health_*.jsonl", "agreement.json", SPOKEN, QUEUE)),
     ] = None,
 ) -> None:
-    """How far a judge can be trusted, on one page and in one JSON: OUT/judge_card.html, .json and .md.
+    """Show how far a judge can be trusted, on one page and as JSON: OUT/judge_card.html, .json and .md.
 
-    The judge scores gold dialogues: is it right more often than the majority class, can its probabilities be believed? It
-    scores some of them again, changed: does it rate replies above those of supporters that need no model, reward a useless
-    sentence, follow an order to score high, depend on the order of dimensions, repeat its verdict? With --further: does it
-    favour supporters of its own base? With --dialogues alone, every check but agreement.
+    The judge scores gold dialogues: is it right more often than the majority class, and are its probabilities calibrated? It
+    scores some of them again with changes: does it rate replies above those of the floors, reward a useless sentence, follow an
+    order to score high, depend on the order of dimensions, repeat its verdict? With --further: does it favour supporters of its
+    own base model? With --dialogues alone, it makes every check except agreement.
 
-    For a RUN, the card shows what its verdicts tell already, without calls. With --accuracy it also gives the confidence from
-    which verdicts on the gold set are right that often, with a lower bound for 95 of 100 gold sets. OUT/spoken.jsonl has the
-    run's verdicts that are kept, OUT/people_dialogues.jsonl the dialogues left to people, for `people create`.
+    For a RUN, the card uses its existing verdicts, without calls. With --accuracy, it also finds the confidence above which
+    verdicts on the gold set are right that often, with a lower bound that holds for 95 of 100 gold sets. OUT/spoken.jsonl has
+    the run's verdicts that are kept, OUT/people_dialogues.jsonl the dialogues left to people, for `people create`.
 
     A joint judge takes about 10 calls for each of the --limit dialogues, and one per gold dialogue. Examples:
 

@@ -22,23 +22,24 @@ _CARDS = {"EN": "English", "ZH": "Chinese"}
 
 def power(
     runs: Annotated[
-        MaybeRuns, typer.Argument(metavar="RUN…", help="Scored run folders; several of them for several seekers.")
+        MaybeRuns, typer.Argument(metavar="RUN…", help="Scored run folders; give several to include several seekers.")
     ] = None,
     difference: Annotated[
-        float, typer.Option("--difference", min=0.01, max=100, help="Difference to show, in points of 0-100.")
+        float, typer.Option("--difference", min=0.01, max=100, help="Difference to detect, in points on 0-100.")
     ] = 3,
-    share: Annotated[float, typer.Option("--power", min=0.5, max=0.999, help="Share of runs that shall show it.")] = 0.8,
+    share: Annotated[float, typer.Option("--power", min=0.5, max=0.999, help="Probability of detecting it (0-1).")] = 0.8,
     against: Annotated[
         str | None, typer.Option("--against", metavar="paper", help="paper: plan from ESC-Eval's table 2.")
     ] = None,
     as_json: JsonOption = False,
     out: Annotated[PageOption, out_page("power")] = None,
 ) -> None:
-    """How much of a score's variance is due to supporter, card, seeker, draw and judge, and how many cards a difference needs.
+    """Show how much of a score's variance is due to supporter, card, seeker, draw and judge, and how many cards detect a
+    difference.
 
     A run with `--set trials=2` or more separates the draw from the card, several judges (`run --judge`) separate the judge,
-    several runs the seeker. All judges of the folders count. Every pair of models is planned from its own spread (a single
-    model with each floor). Without a run, --against paper does this for ESC-Eval's table 2. --out writes a page with charts.
+    several runs the seeker. All judges of the folders are used. Every pair of models is planned from its own spread (a single
+    model with each floor). Without a run, --against paper plans from ESC-Eval's table 2. --out writes a page with charts.
 
     Example: esc-eval power runs/mine --difference 3
     """
