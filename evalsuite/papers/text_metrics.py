@@ -207,25 +207,16 @@ def judgements(samples: Iterable[Sample]) -> Iterator[Judgement]:
     """
     for sample in samples:
         for metric, value in sample.values.items():
-            dimension = metric if sample.unit == "word" else f"{metric}_{sample.unit}"
-            condition = {"supporter": sample.response.supporter} | ({} if value is not None else {"failure": "undefined"})
-            yield Judgement(
-                dialogue_id=sample.response.dialogue_id,
-                language=sample.response.language,
-                judge=dimension.replace("_", "-"),
-                rubric=RUBRIC,
-                dimension=dimension,
-                value=value,
-                turn=sample.response.turn,
-                condition=condition,
-            )
+            response, dimension = sample.response, metric if sample.unit == "word" else f"{metric}_{sample.unit}"
+            condition = {"supporter": response.supporter} | ({} if value is not None else {"failure": "undefined"})
+            fields = {"dialogue_id": response.dialogue_id, "language": response.language, "rubric": RUBRIC}
+            fields |= {"judge": dimension.replace("_", "-"), "dimension": dimension}
+            yield Judgement(**fields, value=value, turn=response.turn, condition=condition)
 
 
 # --- a supporter's figures, with n and intervals over dialogues, as tables and as JSON --------------------------------------
 
-
 SECTION = "Reference metrics"  # heading of the report
-
 Level = Literal["corpus", "responses"]
 _LEVELS: dict[Level, tuple[str, tuple[str, ...], tuple[str, ...]]] = {  # title, metrics, keys of their signatures
     "corpus": ("over all replies at once", (*BLEU_ORDERS, *DISTINCT_ORDERS), ("bleu", "distinct")),
@@ -289,10 +280,10 @@ def _means(dialogues: Sequence[Sequence[Sample]]) -> _Estimates:
 
 def _corpus_bleu(dialogues: Sequence[Sequence[Sample]]) -> _Estimates:
     """BLEU over all replies with a reference. As in sacrebleu, it is 0 if no reply has as many tokens as its order."""
-    stats = [own for dialogue in dialogues if (own := [sample.bleu for sample in dialogue if sample.bleu is not None])]
+    stats = [rows for dialogue in dialogues if (rows := [sample.bleu for sample in dialogue if sample.bleu is not None])]
     if not stats:
         return dict.fromkeys(BLEU_ORDERS, _NOTHING)
-    sums = np.array([np.sum(own, axis=0) for own in stats], dtype=np.float64)
+    sums = np.array([np.sum(rows, axis=0) for rows in stats], dtype=np.float64)
     # BLEU is computed from the sum of a resample: its mean times its size.
     draws = np.rint(resampled_means(sums, np.ones_like(sums)) * len(sums)).astype(np.int64).tolist()
     total = sums.sum(axis=0).astype(np.int64).tolist()
@@ -335,9 +326,9 @@ def metric_tables(figure_rows: Sequence[Figure], responses: Sequence[Response]) 
         for level, (title, metrics, signed) in _LEVELS.items():
             body = []
             for (supporter, unit), group in group_by(part, lambda f: (f.supporter, f.unit)).items():
-                own = {f.metric: f.estimate for f in group if f.level == level}
+                by_metric = {f.metric: f.estimate for f in group if f.level == level}
                 unit_cell: dict[str, Cell] = {"counted in": unit} if len(units) > 1 else {}
-                body.append({"supporter": supporter, **unit_cell, **{LABELS[metric]: own[metric] for metric in metrics}})
+                body.append({"supporter": supporter, **unit_cell, **{LABELS[metric]: by_metric[metric] for metric in metrics}})
             intervals = f"{PERCENTILE}, Distinct: jackknife," if level == "corpus" else SMOOTHED
             notes = [
                 f"0–100. n counts replies; [{intervals} over dialogues].",

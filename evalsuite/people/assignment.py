@@ -65,13 +65,9 @@ def assign(items: Sequence[Item], people: Sequence[Person], overlap: int, repeat
         if len(readers) < overlap:
             raise UserError(f"overlap {overlap}: {len(readers)} raters read {language}: invite more, or lower the overlap")
         for item in rng.sample(block, len(block)):
-            ties = {code: rng.random() for code in readers}
-
-            def burden(code: str, item: Item = item, ties: dict[str, float] = ties) -> tuple[float, ...]:
-                return loads[code], sum(system_loads[code, system] for system in item.systems), ties[code]
-
+            burdens = {code: (loads[code], sum(system_loads[code, s] for s in item.systems), rng.random()) for code in readers}
             start = rng.randrange(2)
-            for number, code in enumerate(sorted(readers, key=burden)[:overlap]):
+            for number, code in enumerate(sorted(readers, key=burdens.__getitem__)[:overlap]):
                 assigned[code].append((item, "ab" if (start + number) % 2 == 0 else "ba"))
                 loads[code] += 1
                 system_loads.update((code, system) for system in item.systems)
@@ -85,12 +81,12 @@ def _ordered(
     rng = random.Random(f"{seed}/people/{person.code}")
     ordered: list[tuple[Item, Order, Purpose]] = []
     for language in person.languages:
-        own: list[tuple[Item, Order, Purpose]] = [(i, order, "item") for i, order in assigned if i.language == language]
-        rng.shuffle(own)
+        block: list[tuple[Item, Order, Purpose]] = [(i, order, "item") for i, order in assigned if i.language == language]
+        rng.shuffle(block)
         for check in (item for item in items if item.check and item.language == language):
             # Not the first: attention can flag only after some work.
-            own.insert(rng.randint(min(1, len(own)), len(own)), (check, rng.choice(("ab", "ba")), "check"))
-        ordered += own
+            block.insert(rng.randint(min(1, len(block)), len(block)), (check, rng.choice(("ab", "ba")), "check"))
+        ordered += block
     candidates = [(item, order) for item, order, purpose in ordered if purpose == "item"]
     # From the first half, so that raters repeat their judgement and not their memory of it.
     half = (len(candidates) + 1) // 2
@@ -111,14 +107,14 @@ def assign_talks(
     order, tasks, played = rng.sample(list(supporters), len(supporters)), [], Counter[str]()
     for shift, person in enumerate(rng.sample(list(people), len(people))):
         language = person.languages[0]
-        own = [card for card in cards if card.language == language]
-        if cards and not own:
+        playable = [card for card in cards if card.language == language]
+        if cards and not playable:
             raise UserError(f"rater {person.code}: no role card or profile in {language}, their first language")
         empty: dict[str, Any] = {"language": language, "turns": [], "ended": None, "help": False, "failed": None, "broken": ""}
         if profiled:
             tasks.append(RaterTask(person.code, "", 0, "ab", "profile", empty | {"supporter": ""}))
         for place in range(len(order)):
-            card = own[played[language] % len(own)].id if own else ""
+            card = playable[played[language] % len(playable)].id if playable else ""
             played[language] += 1
             supporter = order[(place + shift) % len(order)]
             tasks.append(RaterTask(person.code, card, place + profiled, "ab", "talk", empty | {"supporter": supporter}))

@@ -75,8 +75,8 @@ def profiles_of(store: StudyStore) -> tuple[list[Profile], list[dict[str, Any]]]
     about = {task.rater: answers.get(task.id, {}) for task in tasks if task.purpose == PROFILE}
     profiles, moods = [], []
     for task in (task for task in tasks if task.id in talks):
-        dialogue, own = talks[task.id].dialogue, answers.get(task.id, {}) | about[task.rater]
-        replies = {name: (answer.value, answer.text or "") for (name, turn), (answer, _) in own.items() if turn is None}
+        dialogue, given = talks[task.id].dialogue, answers.get(task.id, {}) | about[task.rater]
+        replies = {name: (answer.value, answer.text or "") for (name, turn), (answer, _) in given.items() if turn is None}
         profiles.append(asks.profile(dialogue.id, dialogue.language, replies))
         for mood in asks.mood:
             places = {when: replies.get(f"{when}.{mood}", (None, ""))[0] for when in ("before", "after")}

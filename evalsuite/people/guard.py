@@ -160,10 +160,11 @@ class Guard:
 
 async def _read_away(receive: Receive, headers: dict[str, str]) -> None:
     """Read a refused request, up to a limit: a browser sees no answer while it is sending."""
-    left = _READ_AWAY if headers.get("content-length", "").isdigit() and int(headers["content-length"]) <= _READ_AWAY else 0
-    while left > 0:
+    length = headers.get("content-length", "")
+    remaining = _READ_AWAY if length.isdigit() and int(length) <= _READ_AWAY else 0
+    while remaining > 0:
         message = await receive()
-        left -= len(message.get("body", b""))
+        remaining -= len(message.get("body", b""))
         if not message.get("more_body"):
             return
 
@@ -176,7 +177,7 @@ async def _refuse(send: Send, status: int, word: str, scope: Scope, headers: dic
         kind, body = b"application/json", orjson.dumps({"message": text, "word": word})
     else:
         kind, body = b"text/html; charset=utf-8", render("message.html", language, text=text, wait=wait).encode()
-    more = [(b"retry-after", str(wait).encode())] if wait else []
-    answer = [(b"content-type", kind), (b"connection", b"close"), *more]
+    extra = [(b"retry-after", str(wait).encode())] if wait else []
+    answer = [(b"content-type", kind), (b"connection", b"close"), *extra]
     await send({"type": "http.response.start", "status": status, "headers": answer})
     await send({"type": "http.response.body", "body": body})

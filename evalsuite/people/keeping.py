@@ -149,11 +149,11 @@ def withdraw(store: StudyStore, code: str) -> int:
         if rater is None:
             codes = session.scalars(select(RaterRow.code).where(RaterRow.study == store.name))
             raise UserError(f"--rater {code}: nobody has this code: {near(code, codes)}")
-        own = list(session.scalars(select(TaskRow).where(TaskRow.study == store.name, TaskRow.rater == code)))
-        for task in own:
+        tasks = list(session.scalars(select(TaskRow).where(TaskRow.study == store.name, TaskRow.rater == code)))
+        for task in tasks:
             if task.purpose == "item":
                 _remove_from_later(session, store, task)
-        ids = [task.id for task in own]
+        ids = [task.id for task in tasks]
         answers = session.scalar(select(func.count()).select_from(AnswerRow).where(AnswerRow.task.in_(ids))) or 0
         session.execute(delete(AnswerRow).where(AnswerRow.task.in_(ids)))
         session.execute(delete(TaskRow).where(TaskRow.id.in_(ids)))

@@ -28,8 +28,8 @@ class _Words(RootModel[dict[Language, dict[str, Any]]]):
 @cache
 def words(language: Language) -> dict[str, Any]:
     """The pages' texts in a language: its own (pages.yaml in its folder), completed with English ones."""
-    bundled, own = read_yaml(TEMPLATES / "words.yaml", _Words, "words of the pages").root, texts(language, "pages.yaml")
-    return {**bundled[ENGLISH], **own} if own else of(bundled, language, "pages.yaml, the words of raters' pages")
+    bundled, translated = read_yaml(TEMPLATES / "words.yaml", _Words, "words of the pages").root, texts(language, "pages.yaml")
+    return {**bundled[ENGLISH], **translated} if translated else of(bundled, language, "pages.yaml, the words of raters' pages")
 
 
 @cache
@@ -117,9 +117,10 @@ class TaskPage:
             for step in rubric.steps(name)
         ]
         given = " / ".join(f"{value:g}" for value in self.task.details.get("given", {}).get(name, ()))
-        own = self.task.details.get("own", {}).get(name)
+        own_scores = self.task.details.get("own", {})
+        own = f"{own_scores[name]:g}" if name in own_scores else ""
         label, about = rubric.label(name, language), " ".join(rubric.about(name, language).split())
-        return question(label=label, about=about, options=options, given=given, own="" if own is None else f"{own:g}")
+        return question(label=label, about=about, options=options, given=given, own=own)
 
     @property
     def comment(self) -> tuple[str, int]:

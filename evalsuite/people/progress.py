@@ -66,17 +66,17 @@ def progress(store: StudyStore) -> Progress:
     raters = {row.code: RaterProgress(row.code, revoked=row.revoked) for row in store.raters()}
     first = {(task.rater, task.item): answers.get(task.id, {}) for task in tasks if task.purpose == "item"}
     for task in tasks:
-        rater, own = raters[task.rater], answers.get(task.id, {})
+        rater, given = raters[task.rater], answers.get(task.id, {})
         rater.tasks += 1
         rater.done += task.submitted
-        rater.begun += bool(own) and not task.submitted
-        rater.cannot += sum(answer.cannot for answer, _ in own.values())
+        rater.begun += bool(given) and not task.submitted
+        rater.cannot += sum(answer.cannot for answer, _ in given.values())
         if task.purpose == "check" and task.submitted:
             for name, expected in study.expected.get(task.item, {}).items():
-                value = own[name, None][0].value if (name, None) in own else None
+                value = given[name, None][0].value if (name, None) in given else None
                 rater.checks.append(value is not None and abs(value - expected) <= TOLERATED)
         if task.purpose == "repeat" and task.submitted:
-            rater.repeats += _alike(first[task.rater, task.item], own)
+            rater.repeats += _alike(first[task.rater, task.item], given)
     return Progress(list(raters.values()), scores_of(store, submitted_only=True), store.withdrawals())
 
 

@@ -61,8 +61,8 @@ def _second_round(store: StudyStore) -> int:
 
     def add(purpose: str, code: str, dialogue: str, dimensions: tuple[str, ...]) -> None:
         by_dimension = {name: given[dialogue, name] for name in dimensions}
-        own = {name: values[code] for name, values in by_dimension.items()} if purpose == AGAIN else {}
-        details = {"given": {name: sorted(values.values()) for name, values in by_dimension.items()}, "own": own}
+        own_scores = {name: values[code] for name, values in by_dimension.items()} if purpose == AGAIN else {}
+        details = {"given": {name: sorted(values.values()) for name, values in by_dimension.items()}, "own": own_scores}
         loads[code] += 1
         later.append((purpose, code, item_of[dialogue], details))
 

@@ -171,7 +171,7 @@ def task_page(request: Request, id: int, rater: Rater, store: Database) -> Respo
     task = store.task(id, rater.code)
     if task.purpose == TALK and not profiled(store, rater.code):
         return RedirectResponse("/", 303)
-    ids = [own.id for own in store.tasks(rater.code)]
+    ids = [assigned.id for assigned in store.tasks(rater.code)]
     place = ids.index(id)
     content = _content(request, task)
     keys = _question_keys(request, task, content)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from sqlalchemy import create_engine, delete, event, func, select, update
+from sqlalchemy import Select, create_engine, delete, event, func, select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -144,10 +144,13 @@ class StudyStore:
                 raise UserError(f"no study {self.name} in {redacted(self.url)}: {near(self.name, self.names())}")
             return Study.model_validate(row.definition)
 
+    def _rows(self, query: Select[Any]) -> list[Any]:
+        with self.reading() as session:
+            return list(session.scalars(query))
+
     def names(self) -> list[str]:
         """The names of all studies in the database."""
-        with self.reading() as session:
-            return list(session.scalars(select(StudyRow.name).order_by(StudyRow.name)))
+        return self._rows(select(StudyRow.name).order_by(StudyRow.name))
 
     def withdrawals(self) -> list[tuple[str, str]]:
         """(Code, day) of those who withdrew."""
@@ -157,9 +160,8 @@ class StudyStore:
 
     def contents(self) -> dict[str, Content]:
         """Item → its content."""
-        with self.reading() as session:
-            rows = session.scalars(select(ItemRow).where(ItemRow.study == self.name).order_by(ItemRow.id))
-            return {row.id: Content.model_validate(row.content) for row in rows}
+        rows = self._rows(select(ItemRow).where(ItemRow.study == self.name).order_by(ItemRow.id))
+        return {row.id: Content.model_validate(row.content) for row in rows}
 
     def delete(self) -> None:
         """Delete the study with all data of its raters."""
@@ -226,8 +228,7 @@ class StudyStore:
             return None if rater is None or rater.revoked else (row, rater)
 
     def raters(self) -> list[RaterRow]:
-        with self.reading() as session:
-            return list(session.scalars(select(RaterRow).where(RaterRow.study == self.name).order_by(RaterRow.code)))
+        return self._rows(select(RaterRow).where(RaterRow.study == self.name).order_by(RaterRow.code))
 
     def new_link(self, code: str) -> str:
         """A rater's new token; the old link and its sessions end."""
@@ -256,10 +257,8 @@ class StudyStore:
     # --- tasks and answers --------------------------------------------------------------------------------------------------
 
     def tasks(self, rater: str | None = None) -> list[TaskRow]:
-        with self.reading() as session:
-            query = select(TaskRow).where(TaskRow.study == self.name)
-            query = query if rater is None else query.where(TaskRow.rater == rater)
-            return list(session.scalars(query.order_by(TaskRow.rater, TaskRow.place)))
+        query = select(TaskRow).where(TaskRow.study == self.name).order_by(TaskRow.rater, TaskRow.place)
+        return self._rows(query if rater is None else query.where(TaskRow.rater == rater))
 
     def task(self, id: int, rater: str) -> TaskRow:
         """A rater's own task. Raises `RefusedAnswer` for another rater's, as if it did not exist."""
@@ -271,13 +270,11 @@ class StudyStore:
 
     def answers(self, tasks: Sequence[int] | None = None) -> dict[int, Answers]:
         """Task → answers; of these tasks, or of all in the study."""
-        with self.reading() as session:
-            query = select(AnswerRow).join(TaskRow, TaskRow.id == AnswerRow.task).where(TaskRow.study == self.name)
-            query = query if tasks is None else query.where(AnswerRow.task.in_(tasks))
-            by_task: dict[int, Answers] = {}
-            for row in session.scalars(query):
-                by_task.setdefault(row.task, {})[_key(row)] = (_answer(row), row.version)
-            return by_task
+        query = select(AnswerRow).join(TaskRow, TaskRow.id == AnswerRow.task).where(TaskRow.study == self.name)
+        by_task: dict[int, Answers] = {}
+        for row in self._rows(query if tasks is None else query.where(AnswerRow.task.in_(tasks))):
+            by_task.setdefault(row.task, {})[_key(row)] = (_answer(row), row.version)
+        return by_task
 
     def save(self, task: int, rater: str, question: str, turn: int | None, answer: RaterAnswer, version: int) -> int:
         """Save an answer in place of `version` (0: none yet) and return its new version.

@@ -225,8 +225,8 @@ def rank(
     """
     given, pairing = read_dialogues(dialogues), Pairing("system", "card")
     choices, verdicts = read_preferences(preferences), judgements_of(judgements)
-    own = {rubric.name: rubric for rubric in (load_rubric(str(path)) for path in rubric or [])}
-    rubrics = [own.get(name) or known_rubric(name) for name in {verdict.rubric for verdict in verdicts}]
+    given_rubrics = {rubric.name: rubric for rubric in (load_rubric(str(path)) for path in rubric or [])}
+    rubrics = [given_rubrics.get(name) or known_rubric(name) for name in {verdict.rubric for verdict in verdicts}]
     mixed = {rubric.name for rubric in rubrics if rubric and rubric.shared_scale is None}
     rankings = compare_ranks(human_ranks(choices, given, pairing), metric_ranks(verdicts, given, pairing, mixed))
     (table,) = against([ranking_table(rankings)], versus)

@@ -144,7 +144,6 @@ def write_seekers(folder: Path, stage: str, seekers: Field) -> None:
 
 # --- preferences in pairs ---------------------------------------------------------------------------------------------------
 
-
 WORDS = Words("pairwise", "system", "items")
 
 

@@ -261,7 +261,6 @@ class _Aggregation:
 
 # --- uncertainty of ranks: under resampled items, and under other weights ---------------------------------------------------
 
-
 Scope = Literal["capabilities", "all", "any"]
 SCOPES: dict[Scope, str] = {
     "capabilities": "capability weights ± {spread:.0%}",
@@ -340,7 +339,7 @@ def under_weights(
     benchmark: Benchmark, scores: Sequence[ModelScores], spread: float = 0.25
 ) -> Mapping[Scope, list[RankRange] | None]:
     """The ranks of models under other weights, with the same draws for all models; items are not resampled."""
-    fixed = [replace(own, measured={key: replace(m, values=m.values[:1]) for key, m in own.measured.items()}) for own in scores]
+    fixed = [replace(s, measured={key: replace(m, values=m.values[:1]) for key, m in s.measured.items()}) for s in scores]
     by_scope: dict[Scope, list[RankRange] | None] = {}
     for scope in SCOPES:
         factors = weight_factors(benchmark, scope, spread)

@@ -104,16 +104,9 @@ def _dialogue(document: SourceDocument, request: str, reply: Reply | Unanswered,
         termination = summary.stopped or "max_turns"
         if summary.stopped is None:
             turns.append(Turn(role="supporter", text=summary.text))
-    return Dialogue(
-        id=dialogue_id(FRAMEWORK, f"{document.dataset}/{document.item}", called, "", 0),
-        language=document.language,
-        framework=FRAMEWORK,
-        source=document.dataset,
-        source_id=document.item,
-        supporter=called,
-        turns=tuple(turns),
-        termination=termination,
-    )
+    id = dialogue_id(FRAMEWORK, f"{document.dataset}/{document.item}", called, "", 0)
+    fields = {"language": document.language, "framework": FRAMEWORK, "source": document.dataset, "source_id": document.item}
+    return Dialogue(id=id, **fields, supporter=called, turns=tuple(turns), termination=termination)
 
 
 def summaries_table(benchmark: Benchmark, dialogues: Sequence[Dialogue]) -> Table:
@@ -205,7 +198,6 @@ def judge_summaries(resolved: DialogueFramework, written: Path, console: Console
 
 # --- the tested model -------------------------------------------------------------------------------------------------------
 
-
 CONTEXT = 2048  # tokens, for a model behind an address whose spec does not say
 CONCURRENCY = 32
 
@@ -258,18 +250,10 @@ class Examination:
         return scores, summaries
 
     def _claim(self, run: Run, plan: TaskPlan) -> None:
-        run.claim(
-            "ecdbench",
-            {
-                "benchmark": {"name": self.benchmark.name, "sha256": digest(self.benchmark.model_dump(mode="json"))},
-                "model": identity(self.spec),
-                "as": self.spec.name,
-                "limit": self.limit,
-                "seed": self.seed,
-                "chat_template": self.chat,
-                "lm_eval": version("lm_eval"),
-            },
-        )
+        benchmark = {"name": self.benchmark.name, "sha256": digest(self.benchmark.model_dump(mode="json"))}
+        settings = {"benchmark": benchmark, "model": identity(self.spec), "as": self.spec.name, "limit": self.limit}
+        settings |= {"seed": self.seed, "chat_template": self.chat, "lm_eval": version("lm_eval")}
+        run.claim("ecdbench", settings)
         if plan.summaries:
             run.claim("summaries", {"prompts": load_pack(SUMMARY).fingerprint()})
         run.settle()

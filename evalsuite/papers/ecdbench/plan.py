@@ -73,10 +73,10 @@ class _RenamingReader(CorpusReader):
     def _renamed(self, row: CorpusRow) -> CorpusRow:
         if not self.fields or not isinstance(row.value, dict):
             return row
-        own = {name: row.value[theirs] for name, theirs in self.fields.items() if theirs in row.value}
+        renamed = {name: row.value[theirs] for name, theirs in self.fields.items() if theirs in row.value}
         if missing := [theirs for theirs in self.fields.values() if theirs not in row.value]:
             self.malformed(row, f"{missing[0]}: missing (the layout's `fields` names it)")
-        return CorpusRow(row.where, row.value | own)
+        return CorpusRow(row.where, row.value | renamed)
 
 
 class NoItems(UserError):
@@ -91,8 +91,8 @@ class Layout(Settings):
 
 def layout_of(data: Path | None) -> Layout:
     """A data folder's layout: its own layout.yaml, else configs/ecdbench/local.yaml."""
-    own = data and data / "layout.yaml"
-    return load_layout(own if own and own.is_file() else None)
+    file = data and data / "layout.yaml"
+    return load_layout(file if file and file.is_file() else None)
 
 
 def load_layout(path: Path | None) -> Layout:

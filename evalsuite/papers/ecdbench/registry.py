@@ -185,17 +185,17 @@ class Benchmark(Settings):
     def _check_levels(self) -> None:
         if len(set(self.levels)) < len(self.levels):
             raise ValueError("levels: a level is named twice")
-        seen: list[frozenset[str]] = []
+        cases: list[frozenset[str]] = []
         for index, case in enumerate(self.level_weights):
             where, names = f"level_weights.{index}", frozenset(case)
             if unknown := names - set(self.levels):
                 raise ValueError(f"{where}: unknown level {min(unknown)!r}: {near(min(unknown), self.levels)}")
-            if names in seen:
+            if names in cases:
                 raise ValueError(f"{where}: {', '.join(sorted(names))} is given twice")
             if not math.isclose(sum(case.values()), 1, abs_tol=1e-9):
                 raise ValueError(f"{where}: the weights sum to {sum(case.values()):g}, not to 1")
-            seen.append(names)
-        if len(self.levels) > 1 and frozenset(self.levels) not in seen:
+            cases.append(names)
+        if len(self.levels) > 1 and frozenset(self.levels) not in cases:
             raise ValueError("level_weights: the case of all levels together is missing")
 
     @cached_property

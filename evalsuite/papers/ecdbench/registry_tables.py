@@ -25,7 +25,7 @@ def registry_table(benchmark: Benchmark) -> Table:
                 label = label if method.k is None else label.replace("@k", f"@{method.k}")
                 metrics.append(label + (" (not runnable)" if method.unavailable else ""))
             run = dataset.run
-            how = [run.by, run.task, run.metric and f"({run.metric})", run.reason] if run else []
+            runner = [run.by, run.task, run.metric and f"({run.metric})", run.reason] if run else []
             rows.append(
                 {
                     "capability": benchmark.capabilities[path.split("/")[0]].label,
@@ -40,7 +40,7 @@ def registry_table(benchmark: Benchmark) -> Table:
                     "language": "+".join(dataset.language) if dataset.language else None,
                     "licence": dataset.licence,
                     "how to get it": dataset.get,
-                    "run by": " ".join(filter(None, how)) or None,
+                    "run by": " ".join(filter(None, runner)) or None,
                 }
             )
     notes = ("A dash: not stated, or not known for certain.", *doubts(benchmark))

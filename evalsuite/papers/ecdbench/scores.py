@@ -108,13 +108,19 @@ def read_scores(paths: Sequence[Path], benchmark: Benchmark, draws: bool = True)
             if score.node is not None:
                 if score.node not in nodes:
                     raise UserError(f"{where}: node: {benchmark.name} has no {score.node!r}: {near(score.node, nodes)}")
-                own = wholes.setdefault(score.model, {})
-                if score.node in own:
+                model_wholes = wholes.setdefault(score.model, {})
+                if score.node in model_wholes:
                     raise UserError(f"{where}: node: {score.node!r} of {score.model} is given twice")
-                own[score.node] = float(score.value)  # type: ignore[arg-type]  # a node's value is a number
+                model_wholes[score.node] = float(score.value)  # type: ignore[arg-type]  # a node's value is a number
             else:
-                _check_method(benchmark, score, where)
-                by_model[score.model].setdefault((str(score.dataset), str(score.metric)), []).append((where, score))
+                dataset, metric = str(score.dataset), str(score.metric)
+                if dataset not in benchmark.datasets:
+                    tail = near(dataset, benchmark.datasets)
+                    raise UserError(f"{where}: dataset: {benchmark.name} has no {dataset!r}: {tail}")
+                methods = [method.metric for method in benchmark.datasets[dataset].methods]
+                if metric not in methods:
+                    raise UserError(f"{where}: metric: {dataset} has no {metric!r}: {near(metric, methods)}")
+                by_model[score.model].setdefault((dataset, metric), []).append((where, score))
     scores = []
     for model, groups in by_model.items():
         measured = {key: measure(benchmark, *key, records, draws) for key, records in groups.items()}
@@ -126,16 +132,6 @@ def node_paths(benchmark: Benchmark) -> Iterator[str]:
     """The paths of capabilities, sub-capabilities, levels and tasks: the nodes that can have a score as a whole."""
     paths = [path.split("/") for path, _, _ in benchmark.tasks()]
     yield from dict.fromkeys("/".join(parts[: depth + 1]) for parts in paths for depth in range(len(parts)))
-
-
-def _check_method(benchmark: Benchmark, score: TaskScore, where: str) -> None:
-    if score.dataset not in benchmark.datasets:
-        raise UserError(
-            f"{where}: dataset: {benchmark.name} has no {score.dataset!r}: {near(str(score.dataset), benchmark.datasets)}"
-        )
-    methods = [method.metric for method in benchmark.datasets[score.dataset].methods]
-    if score.metric not in methods:
-        raise UserError(f"{where}: metric: {score.dataset} has no {score.metric!r}: {near(str(score.metric), methods)}")
 
 
 def measure(

@@ -28,7 +28,7 @@ def leaderboard(benchmark: Benchmark, results: Sequence[ModelResult], missing: M
     """Models by their totals, as on the paper's leaderboard and by algorithm 5, with every capability."""
     ranked = comparable(results)
     complete = any(result.gated is not None for result in ranked)
-    whole = all(result.root.complete for result in results)
+    complete_parts = all(result.root.complete for result in results)
     partial = "total, missing as 0" if missing == "zero" else PARTIAL
     rows: list[dict[str, Cell]] = []
     for result in sorted(results, key=lambda r: (r not in ranked, -(r.root.partial or 0) if r in ranked else 0)):
@@ -36,13 +36,13 @@ def leaderboard(benchmark: Benchmark, results: Sequence[ModelResult], missing: M
         rank = 1 + sum(_rounded(other) > total for other in ranked) if result in ranked else None
         row: dict[str, Cell] = {"model": result.model, "rank": rank}
         row |= {LISTED: cell_of(result.root) if result.root.complete else None, GATED: result.gated}
-        if not whole:
+        if not complete_parts:
             row |= {partial: cell_of(result.root), SHARE: 100 * result.root.share}
         if benchmark.gate:
             row["gate"] = gate_of(result)
         rows.append(row | {node.label: cell_of(node) for node in result.root.children})
     title = f"{benchmark.title}: leaderboard, 0 to 100" + ("" if complete or not ranked else " (partial scores only)")
-    notes = _board_notes(benchmark, results, ranked, complete, whole or missing == "zero")
+    notes = _board_notes(benchmark, results, ranked, complete, complete_parts or missing == "zero")
     return Table.of("leaderboard", title, rows, notes, "Leaderboard")
 
 

@@ -150,7 +150,6 @@ def _ranked(sample: LmSample) -> list[int]:
 
 # --- from documents to answers ----------------------------------------------------------------------------------------------
 
-
 TASKS = CONFIGS / "ecdbench" / "tasks"
 T = TypeVar("T")
 
@@ -252,8 +251,8 @@ def local_tasks(manager: Any, parts: Sequence[tuple[Part, list[Doc]]]) -> dict[s
 
         splits = {"test_split": "test", "validation_split": None, "training_split": None, "fewshot_split": "test"}
         # In a group of one task, since lm-eval lets only groups override a task's config.
-        own = {"task": part.task, "custom_dataset": dataset, "num_fewshot": 0, **splits}
-        tasks |= manager.load([{"group": f"local_{part.task}", "task": [own]}])["tasks"]
+        config = {"task": part.task, "custom_dataset": dataset, "num_fewshot": 0, **splits}
+        tasks |= manager.load([{"group": f"local_{part.task}", "task": [config]}])["tasks"]
     return tasks
 
 

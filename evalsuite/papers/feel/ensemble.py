@@ -260,13 +260,6 @@ def apply(weights: Weights, judgements: Sequence[Judgement], ablation: bool = Fa
         for dialogue, language in dialogues:
             for aspect in (a for a in by_judge if a.language == language):
                 value = scores[aspect].get(dialogue)
-                yield Judgement(
-                    dialogue_id=dialogue,
-                    language=language,
-                    judge=name,
-                    rubric=weights.rubric,
-                    dimension=aspect.dimension,
-                    value=value,
-                    condition=condition | ({} if value is not None else {"failure": "judge_missing"}),
-                    method="ensemble",
-                )
+                own_condition = condition | ({} if value is not None else {"failure": "judge_missing"})
+                fields = {"dialogue_id": dialogue, "judge": name, "rubric": weights.rubric, "method": "ensemble"}
+                yield Judgement(**fields, **aspect._asdict(), value=value, condition=own_condition)

@@ -154,18 +154,10 @@ class Feel(Framework):
 def _members(config: FeelConfig) -> list[Member]:
     """The panel, with judges of one model next to each other, as only one model is up at a time."""
     members: list[Member] = []
+    shared = config.model_dump(include={"rubric", "prompts", "languages", "concurrency", "out"})
+    shared |= {"method": _JUDGE_METHODS[config.methods[0]], "judge_prompts": config.prompts}
     for entry in config.judges:
-        settings = EvalConfig(
-            judge=entry.model,
-            rubric=config.rubric,
-            method=_JUDGE_METHODS[config.methods[0]],
-            prompts=config.prompts,
-            judge_prompts=config.prompts,
-            languages=config.languages,
-            concurrency=config.concurrency,
-            out=config.out,
-        )
-        resolved = DialogueFramework(settings)
+        resolved = DialogueFramework(EvalConfig(judge=entry.model, **shared))
         for method in config.methods:
             check_pack(resolved.judge_prompts, _JUDGE_METHODS[method], config.languages)
         resolved.judge_prompts.require(config.languages, [f"persona_{entry.persona}.j2"])

@@ -143,15 +143,15 @@ class ReportedTable(Settings):
 
     @model_validator(mode="after")
     def _rows_fit(self) -> ReportedTable:
-        seen: list[list[Any]] = []
+        row_names: list[list[Any]] = []
         for index, row in enumerate(self.rows):
             heads, figures = row[: len(self.heads)], row[len(self.heads) :]
             where = f"rows.{index} ({', '.join(str(head) for head in heads)})"
-            if not all(isinstance(head, str) for head in heads) or heads in seen:
+            if not all(isinstance(head, str) for head in heads) or heads in row_names:
                 raise ValueError(f"{where}: a row starts with its own {', '.join(self.heads)}, each a name")
             if len(figures) != len(self.columns):
                 raise ValueError(f"{where}: {len(figures)} cells for {len(self.columns)} columns")
-            seen.append(heads)
+            row_names.append(heads)
             for column, figure in zip(self.columns, figures, strict=True):
                 self._check_cell(f"{where}, {column}", figure)
         return self

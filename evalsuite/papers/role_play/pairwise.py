@@ -19,6 +19,7 @@ from evalsuite.papers.role_play.seekers import ROLE_PLAY, Field, claim
 from evalsuite.papers.role_play.win_rates import Choice, Mode, Words, win_rate_tables
 from evalsuite.runner.engine import Runner
 from evalsuite.runs.identity import identity
+from evalsuite.statistics.correlation import known_dialogue
 from evalsuite.statistics.summary import seeker_of
 from serve.client import ChatClient
 from serve.failures import Unanswered
@@ -98,7 +99,7 @@ def shown(pair: Pair, mode: Mode) -> tuple[str, str]:
     starts = [next(place for place, turn in enumerate(d.turns) if turn.role == "seeker") for d in dialogues]
     turns = [dialogue.turns[start:] for dialogue, start in zip(dialogues, starts, strict=True)]
     length = min(map(len, turns)) if mode == "native" else None
-    a, b = (transcript(d.model_copy(update={"turns": own[:length]})) for d, own in zip(dialogues, turns, strict=True))
+    a, b = (transcript(d.model_copy(update={"turns": part[:length]})) for d, part in zip(dialogues, turns, strict=True))
     return a, b
 
 
@@ -130,23 +131,16 @@ def compare_seekers(runner: Runner, seekers: Field, pairs: Sequence[Pair]) -> li
     spec, mode = resolved.models.judge, resolved.config.mode
     prompts = load_pack(pack)  # not `judge_prompts`: the pack need not have prompts for scores
     prompts.require({pair.a.language for pair in pairs}, TEMPLATES)
-    claim(
-        runner.run,
-        "pairwise",
-        {
-            "mode": mode,
-            "judge": identity(spec),
-            "question": QUESTION,
-            "prompts": {"pack": pack, "fingerprint": prompts.fingerprint()},
-        },
-        seekers,
-    )
+    settings = {"mode": mode, "judge": identity(spec), "question": QUESTION}
+    settings["prompts"] = {"pack": pack, "fingerprint": prompts.fingerprint()}
+    claim(runner.run, "pairwise", settings, seekers)
 
     async def answer(client: ChatClient, job: tuple[Pair, Order]) -> PairAnswer:
         pair, order = job
+        sample = {"dialogue_a": pair.a.id, "dialogue_b": pair.b.id, "order": order, "question": QUESTION}
         question = Question(
             messages(prompts, pair, order, mode),
-            sample={"dialogue_a": pair.a.id, "dialogue_b": pair.b.id, "order": order, "question": QUESTION},
+            sample=sample,
             sampling=spec.sampling,
             served_name=spec.served_name(),
             purpose="judge",
@@ -160,16 +154,9 @@ def compare_seekers(runner: Runner, seekers: Field, pairs: Sequence[Pair]) -> li
             failure = "context_overflow" if reply.finish_reason == "context_overflow" else "refusal" if reply.refused else None
         except Unanswered as error:
             failure = error.outcome
-        return PairAnswer(
-            dialogue_a=pair.a.id,
-            dialogue_b=pair.b.id,
-            annotator=spec.name,
-            question=QUESTION,
-            verdict=None if failure else read_answer(text, order),
-            order=order,
-            raw=text,
-            failure=failure,
-        )
+        verdict = None if failure else read_answer(text, order)
+        answered = {"annotator": spec.name, "verdict": verdict, "raw": text, "failure": failure}
+        return PairAnswer.model_validate(sample | answered)
 
     orders: tuple[Order, ...] = ("ab", "ba")
     jobs = [(pair, order) for pair in pairs for order in orders]
@@ -177,7 +164,6 @@ def compare_seekers(runner: Runner, seekers: Field, pairs: Sequence[Pair]) -> li
 
 
 # --- from answers to tables ---------------------------------------------------------------------------------------------------
-
 
 WORDS = Words("role_play", "seeker", "cards", ROLE_PLAY)
 TITLES = {QUESTION: "Closer to a human"}
@@ -191,11 +177,8 @@ def choices_of(answers: Sequence[PairAnswer], dialogues: Sequence[Dialogue]) -> 
     by_id = {dialogue.id: dialogue for dialogue in dialogues}
     choices = []
     for answer in answers:
-        for id in (answer.dialogue_a, answer.dialogue_b):
-            if id not in by_id:
-                raise UserError(f"answer by {answer.annotator}: no dialogue {id!r} among those given")
-        a, b = by_id[answer.dialogue_a], by_id[answer.dialogue_b]
-        where = f"answer by {answer.annotator} on {a.id} and {b.id}"
+        where = f"answer by {answer.annotator} on {answer.dialogue_a} and {answer.dialogue_b}"
+        a, b = (known_dialogue(by_id, id, where) for id in (answer.dialogue_a, answer.dialogue_b))
         if seeker_of(a) == seeker_of(b):
             raise UserError(f"{where}: both are of seeker {seeker_of(a)}")
         person, other = a.card_id or a.profile_id, b.card_id or b.profile_id

@@ -83,8 +83,8 @@ def choices_of(comparisons: Iterable[Comparison]) -> Iterator[Choice]:
     """A table's rows as choices."""
     for row in comparisons:
         first = None if row.order is None else row.a if row.order == "ab" else row.b
-        more = {"degree": row.degree, "annotator": row.annotator, "question": row.question, "first": first}
-        yield Choice("", row.item, row.a, row.b, row.choice, **more).sorted()  # type: ignore[arg-type]
+        fields = {"degree": row.degree, "annotator": row.annotator, "question": row.question, "first": first}
+        yield Choice("", row.item, row.a, row.b, row.choice, **fields).sorted()  # type: ignore[arg-type]
 
 
 def votes(choices: Iterable[Choice], mode: Mode) -> list[Choice]:
@@ -266,7 +266,7 @@ def _position(choices: Sequence[Choice], words: Words, title: str) -> Table:
             for several in answers.values()
             if len(several) > 1
         ]
-        stable = rate(twice, lambda both: float(both.verdict == "a"))
+        stable = rate(twice, lambda pair: float(pair.verdict == "a"))
         rows.append((annotator, len(part), 100 * len(read) / len(part), len(read) - len(decided), first, stable))
     columns = ("annotator", "answers", "parse rate %", "ties", "first shown picked %", "same in both orders %")
     note = f"First shown picked: share of the decided answers; 50 without a position bias. [{SMOOTHED} over {words.items}]."

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 DATABASE, CALLS, LINKS = "study.sqlite", "calls.sqlite", "links.csv"
 URL = "ESC_EVAL_DATABASE"  # the URL of a PostgreSQL database to use instead of the file
 LINK_COLUMNS = ("rater", "languages", "path")
+RECORDS = (  # of `people results --out`
+    *("dialogues.jsonl", "scores.jsonl", "scores.csv", "final.jsonl", "accepted.jsonl", "preferences.jsonl", "choices.csv"),
+    *("control.csv", "profiles.jsonl", "moods.csv", "comments.csv", WEIGHTS),
+)
 IN_STUDY = Reads("folder", (f"{DATABASE}*", f"{CALLS}*"), made="`esc-eval people create {path}` makes a study")
 app = Verbs(
     no_args_is_help=True,
@@ -101,22 +105,7 @@ def results(
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Write the answers as records to this folder."),
-        Writes(
-            (
-                "dialogues.jsonl",
-                "scores.jsonl",
-                "scores.csv",
-                "final.jsonl",
-                "accepted.jsonl",
-                "preferences.jsonl",
-                "choices.csv",
-                "control.csv",
-                "profiles.jsonl",
-                "moods.csv",
-                "comments.csv",
-                WEIGHTS,
-            )
-        ),
+        Writes(RECORDS),
     ] = None,
     without_comments: Annotated[bool, typer.Option("--without-comments", help="Leave comments out.")] = False,
     unfinished: Annotated[
@@ -264,7 +253,7 @@ def opened(folder: Path, make: bool = False) -> Iterator[StudyStore]:
     if make:
         folder.mkdir(0o700, parents=True, exist_ok=True)  # private, for the links; an existing folder keeps its mode
     database = os.environ.get(URL)
-    own = not database
+    in_file = not database
     if not database:
         if make:
             (folder / DATABASE).touch(0o600)
@@ -276,7 +265,7 @@ def opened(folder: Path, make: bool = False) -> Iterator[StudyStore]:
         database = f"sqlite:///{folder / DATABASE}"
     try:
         with closing(StudyStore(database, folder.resolve().name)) as store:
-            if not make and own and len(names := store.names()) == 1:
+            if not make and in_file and len(names := store.names()) == 1:
                 store.name = names[0]  # the folder may have been renamed
             yield store
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:

@@ -203,9 +203,9 @@ def _ratings(
         raise UserError(f"--rubric {rules.name} rates how the seeker plays a person: give --cards FILE or --profiles FILE")
     dialogues = read_dialogues(dialogue_files)
     played = load_played(cards, profiles)
-    own = [Path(design.rubric)] if design.rubric and design.rubric.endswith((".yaml", ".yml")) else []
+    rubric_files = [Path(design.rubric)] if design.rubric and design.rubric.endswith((".yaml", ".yml")) else []
     with at("checks"):
-        checks = read_scores(Path(design.checks), RubricCheck(own, dialogues)) if design.checks else []
+        checks = read_scores(Path(design.checks), RubricCheck(rubric_files, dialogues)) if design.checks else []
     if wrong := [score for score in checks if score.rubric != rules.name or score.turn is not None]:
         raise UserError(f"checks: {design.checks}: {wrong[0].dialogue_id}: only scores of whole dialogues on {rules.name}")
     items, expected = rated_items(dialogues, rules, played, checks)
