@@ -186,11 +186,11 @@ def cheerful(text: str) -> str | None:
 
 def told_at_once(dialogue: Dialogue, card: RoleCard | None) -> float | None:
     """The share (0–1) of the content words (zh: character pairs) of the card's problem that the seeker's first line has."""
-    wanted = _terms(card.problem, card.language) if card else frozenset()
+    card_terms = _terms(card.problem, card.language) if card else frozenset()
     first = next(lines_of(dialogue), None)
-    if not wanted or first is None or card is None:
+    if not card_terms or first is None or card is None:
         return None
-    return len(wanted & _terms(first[1], card.language)) / len(wanted)
+    return len(card_terms & _terms(first[1], card.language)) / len(card_terms)
 
 
 @lru_cache

@@ -104,8 +104,8 @@ def interval_figures(dimensions: Dimensions, clusters: Clusters) -> list[dict[st
     units = {unit: place for place, unit in enumerate(drawn_units([dimensions], clusters))}
     if not units:
         names = [f"{figure}_{end}" for figure in (*SHARE_FIGURES, "kappa", "spearman", "ece") for end in ("low", "high")]
-        nothing = dict.fromkeys([OVER, *names]) | {"clusters": 0, "clustered_by": clusters.name}
-        return [nothing] * (len(dimensions) + 1)
+        undefined = dict.fromkeys([OVER, *names]) | {"clusters": 0, "clustered_by": clusters.name}
+        return [undefined] * (len(dimensions) + 1)
     counts = hit_counts(dimensions, list(units), clusters)
     sizes = [*(counts.rated > 0).sum(axis=0), len(units)]
     columns = zip(_share_bounds(counts), _jackknife_bounds(dimensions, units, clusters), sizes, strict=True)

@@ -24,8 +24,8 @@ def between_judges(verdicts: Sequence[Judgement], rubric: Rubric, clusters: Clus
     for language in languages_of(verdicts):
         of_dimensions = group_by((j for j in verdicts if j.language == language), lambda j: j.dimension)
         scorers = sorted({scorer_of(j) for j in verdicts if j.language == language})
-        alone = len({scorer.judge for scorer in scorers}) == len(scorers)
-        names = {scorer: scorer.judge if alone else scorer.name for scorer in scorers}
+        unique = len({scorer.judge for scorer in scorers}) == len(scorers)
+        names = {scorer: scorer.judge if unique else scorer.name for scorer in scorers}
         rows = [
             {"dimension": dimension_label(rubric, name), **row}
             for pair in combinations(scorers, 2)

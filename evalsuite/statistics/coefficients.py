@@ -33,9 +33,9 @@ def figures(x: Floats, y: Floats, place: NDArray[np.intp], level: Level) -> dict
     if level == "sample":
         within = np.full((size, len(COEFFICIENTS)), np.nan)
         several = np.flatnonzero(np.bincount(place, minlength=size) > 1)
-        alone = np.zeros((len(several), size))
-        alone[np.arange(len(several)), several] = 1
-        within[several] = coefficients(x, y, place, alone)
+        singles = np.zeros((len(several), size))
+        singles[np.arange(len(several)), several] = 1
+        within[several] = coefficients(x, y, place, singles)
         defined = ~np.isnan(within)
         filled, rows = np.where(defined, within, 0.0), defined.sum(axis=0)
         points = ratio(filled.sum(axis=0), rows.astype(np.float64))
@@ -116,15 +116,15 @@ def _concordance(levels_x: NDArray[np.intp], levels_y: NDArray[np.intp], weights
 
     Goes up the levels of the side with fewer, keeping the weight so far at each level of the other side.
     """
-    few, many = sorted((levels_x, levels_y), key=lambda levels: int(levels.max()))
-    lower = np.zeros((len(weights), int(many.max()) + 1))
+    fewer, other = sorted((levels_x, levels_y), key=lambda levels: int(levels.max()))
+    lower = np.zeros((len(weights), int(other.max()) + 1))
     net = np.zeros(len(weights))
-    for level in range(int(few.max()) + 1):
-        pairs = np.flatnonzero(few == level)
+    for level in range(int(fewer.max()) + 1):
+        pairs = np.flatnonzero(fewer == level)
         up_to = lower.cumsum(axis=1)
         lead = 2 * up_to - lower - up_to[:, -1:]  # weight below a level minus weight above it
-        net += (weights[:, pairs] * lead[:, many[pairs]]).sum(axis=1)
-        lower[:, many[pairs]] += weights[:, pairs]  # pairs are distinct, so no place is repeated
+        net += (weights[:, pairs] * lead[:, other[pairs]]).sum(axis=1)
+        lower[:, other[pairs]] += weights[:, pairs]  # pairs are distinct, so no place is repeated
     return 2 * net
 
 

@@ -289,9 +289,9 @@ def shown_with(
         return 1.0
     root = np.sqrt(cards)
     least = np.maximum(stdtrit(cards - 1, 1 - alpha / 2), np.interp(np.log(spread * root), *_kept_off_zero(min(cards, _MANY))))
-    away = abs(difference) * root / spread
-    shown = 1 - nctdtr(cards - 1, np.minimum(away, least + _FAR), least)
-    return float(np.where(away > least + _FAR, 1.0, shown).mean())
+    distance = abs(difference) * root / spread
+    shown = 1 - nctdtr(cards - 1, np.minimum(distance, least + _FAR), least)
+    return float(np.where(distance > least + _FAR, 1.0, shown).mean())
 
 
 def cards_needed(

@@ -125,7 +125,7 @@ def correlations(
     result: list[Correlation] = []
     omissions: list[str] = []
     for (language, scorer, rubric), verdicts in judged.items():
-        of_language = {gold_rubric: side for (spoken, gold_rubric), side in golden.items() if spoken == language}
+        of_language = {gold_rubric: side for (code, gold_rubric), side in golden.items() if code == language}
         partners = {gold_rubric: side for gold_rubric, side in of_language.items() if _units(verdicts) & _units(side)}
         if not partners:
             omissions.append(_nothing_shared(scorer, language, verdicts, of_language, pairing))
@@ -235,14 +235,14 @@ def _units(side: Values) -> set[Unit]:
 
 
 def _nothing_shared(scorer: Scorer, language: str, verdicts: Values, golden: Mapping[str, Values], pairing: Pairing) -> str:
-    if not (mine := _units(verdicts)):
+    if not (judged := _units(verdicts)):
         return f"judge {scorer.name}: none of its verdicts on {language} dialogues has a usable score"
-    theirs = {unit for side in golden.values() for unit in _units(side)}
+    scored = {unit for side in golden.values() for unit in _units(side)}
     if pairing.by == "system":
-        samples = len({u.sample for u in mine} & {u.sample for u in theirs})
-        systems = len({u.system for u in mine} & {u.system for u in theirs})
+        samples = len({u.sample for u in judged} & {u.sample for u in scored})
+        systems = len({u.system for u in judged} & {u.system for u in scored})
         return f"judge {scorer.name}: shares {samples} samples and {systems} systems with the human scores, but no pair of both"
-    why = f"none of its {len(mine)} {language} dialogues has a human score"
+    why = f"none of its {len(judged)} {language} dialogues has a human score"
     return f"judge {scorer.name}: {why}; --correlate system pairs scores on other dialogues of the same samples and systems"
 
 

@@ -246,8 +246,8 @@ def _variances(ratings: Floats) -> tuple[float, float, Floats]:
     # Differences within rounding count as none: averages of the same scores may differ in the last digit.
     gaps[np.abs(gaps) <= 1e-12 * np.abs(means)] = 0
     within = float((np.nansum(gaps**2, axis=0) / (counts - 1)).mean())
-    away = parts - own[:, None]
-    return float(((means - grand) ** 2).mean()), within, int(users) / (int(users) - 1) * away.T @ away
+    distances = parts - own[:, None]
+    return float(((means - grand) ** 2).mean()), within, int(users) / (int(users) - 1) * distances.T @ distances
 
 
 def _msr_bounds(ratings: Floats) -> tuple[float, float] | tuple[None, None]:
@@ -290,8 +290,8 @@ def tables(discrimination: Discrimination) -> Iterator[Table]:
     rows = [{"model": names[p.first], "against": names[p.second], **paired.by_column(p)} for p in discrimination.pairs]
     if rows:
         bounded = any(pair.estimate.low is not None for pair in discrimination.pairs)
-        around = f"[{SMOOTHED} over users]" if bounded else "without an interval (their scale is not given)"
-        note = f"Difference in the scores' own unit, {around}, n = users who rated both. p: {TEST}."
+        interval = f"[{SMOOTHED} over users]" if bounded else "without an interval (their scale is not given)"
+        note = f"Difference in the scores' own unit, {interval}, n = users who rated both. p: {TEST}."
         yield Table.of("discrimination-pairs", "Pairs of models", rows, [note], DISCRIMINATION)
 
 

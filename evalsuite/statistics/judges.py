@@ -109,9 +109,9 @@ def table4(
         for column, row in zip((*dimensions, AVERAGE), _majorities(gold, language, dimensions), strict=True):
             label, acc = labels.get(column, column), Estimate(row["majority_acc"], None, None, row["n"]).times(100)
             body[-1] |= {f"{label} ACC": acc, f"{label} ACC_soft": 100 * row["majority_acc_soft"]}
-        by = next(iter(judges.values()))[AVERAGE]["clustered_by"]
+        unit = next(iter(judges.values()))[AVERAGE]["clustered_by"]
         notes = [
-            f"In per cent. {unreadable(mode)} n: ratings. Clusters: {by}, drawn whole: [{SMOOTHED}]. Majority class: always "
+            f"In per cent. {unreadable(mode)} n: ratings. Clusters: {unit}, drawn whole: [{SMOOTHED}]. Majority class: always "
             "the most frequent gold score. Bold: no judge has a significantly higher ACC (where some judge is beaten).",
             *["The judges' figures are over different items: compare them by the tests, which use shared ones."]
             * (not same_items),
@@ -238,18 +238,20 @@ def calibration(
         for dimension, pairs in dimensions.items():
             sums[dimension] = np.zeros((3, len(units), bins))
             if columns := _sureness(pairs, clusters, bins):
-                sure, hits, place, own = columns
-                for part, figures in zip(sums[dimension], (np.ones(len(sure)), sure, hits), strict=True):
+                confidence, hits, place, own = columns
+                for part, figures in zip(sums[dimension], (np.ones(len(confidence)), confidence, hits), strict=True):
                     np.add.at(part, (np.searchsorted(units, own), place), figures)
         sums[POOLED] = np.sum([*sums.values()], axis=0)
-        for dimension, (counts, sure, right) in sums.items():
-            n, on = counts.sum(axis=0), (counts > 0).sum(axis=0)
+        for dimension, (counts, confidence, right) in sums.items():
+            n, clusters_with = counts.sum(axis=0), (counts > 0).sum(axis=0)
             draws = smoothed_means(right, counts, SHARES)
             for place in np.flatnonzero(n):
-                rate = estimate(float(right[:, place].sum() / n[place]), draws[:, place], int(n[place]), int(on[place]))
+                rate = estimate(
+                    float(right[:, place].sum() / n[place]), draws[:, place], int(n[place]), int(clusters_with[place])
+                )
                 assert rate.mean is not None, "a bin with verdicts"
-                ends = edges[place], edges[place + 1], rate.n, float(sure[:, place].sum() / n[place])
-                filled.append(Bin(language, dimension, *ends, rate.mean, rate.low, rate.high, int(on[place])))
+                ends = edges[place], edges[place + 1], rate.n, float(confidence[:, place].sum() / n[place])
+                filled.append(Bin(language, dimension, *ends, rate.mean, rate.low, rate.high, int(clusters_with[place])))
     return filled
 
 
@@ -285,22 +287,24 @@ def calibration_error(dimensions: Dimensions, clusters: Clusters = DIALOGUES, bi
     parts = [part for pairs in dimensions.values() if (part := _sureness(pairs, clusters, bins))]
     if not parts:
         return None
-    sure, hits, places, own = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    sure = np.minimum(sure, 1)
+    confidence, hits, places, own = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    confidence = np.minimum(confidence, 1)
     names, own = np.unique(own, return_inverse=True)
     inside = np.eye(bins)[places]
     excess = np.zeros((len(names), bins))
-    np.add.at(excess, own, (hits - sure)[:, None] * inside)
+    np.add.at(excess, own, (hits - confidence)[:, None] * inside)
     rng = np.random.default_rng(SEED)
     drawn = rng.choice((-1.0, 1.0), (RESAMPLES, len(names))) @ excess
-    like, (luck, weight) = rng.integers(len(names), size=RESAMPLES), rng.random((2, RESAMPLES, 1))
+    twin, (luck, weight) = rng.integers(len(names), size=RESAMPLES), rng.random((2, RESAMPLES, 1))
     for cluster in range(len(names)):
-        draws, its = np.flatnonzero(like == cluster), own == cluster
-        drawn[draws] -= np.log1p(-weight[draws]) * (((luck[draws] < sure[its]) - sure[its]) @ inside[its])
-    errors = np.abs(drawn).sum(axis=1) / len(sure)
-    value = float(np.abs(excess.sum(axis=0)).sum() / len(sure))
+        draws, members = np.flatnonzero(twin == cluster), own == cluster
+        drawn[draws] -= np.log1p(-weight[draws]) * (
+            ((luck[draws] < confidence[members]) - confidence[members]) @ inside[members]
+        )
+    errors = np.abs(drawn).sum(axis=1) / len(confidence)
+    value = float(np.abs(excess.sum(axis=0)).sum() / len(confidence))
     p = (1 + int((errors >= value - 1e-12).sum())) / (1 + RESAMPLES)
-    return CalibrationError(value, float(np.quantile(errors, 0.95)), p, len(sure), len(names))
+    return CalibrationError(value, float(np.quantile(errors, 0.95)), p, len(confidence), len(names))
 
 
 def calibration_table(bins: Sequence[Bin], labels: Mapping[str, str], note: str = "") -> Table:

@@ -76,8 +76,8 @@ class Board:
     @property
     def fewest_cards(self) -> int | None:
         """The cards that a decision needs, if one of `asked` is undecided and has fewer; else None."""
-        few = any(not gap.holds and gap.estimate.n < FEWEST_PLANNED for gap in self.asked)
-        return FEWEST_PLANNED if few else None
+        undecided = any(not gap.holds and gap.estimate.n < FEWEST_PLANNED for gap in self.asked)
+        return FEWEST_PLANNED if undecided else None
 
     @cached_property
     def ranks(self) -> list[tuple[int, int] | None]:

@@ -37,11 +37,11 @@ class Looks:
     def plan(cls, available: Sequence[int]) -> tuple[Looks, list[int]]:
         """The looks for the `available` cards of each language, and the limit of cards per language at each look. The first has
         `FEWEST_PLANNED` cards, below which nothing is decided; each later one has `GROWTH` times the cards per language."""
-        most = max(available)
-        limit = next((n for n in range(1, most) if sum(min(n, own) for own in available) >= FEWEST_PLANNED), most)
+        maximum = max(available)
+        limit = next((n for n in range(1, maximum) if sum(min(n, own) for own in available) >= FEWEST_PLANNED), maximum)
         limits = [limit]
-        while limits[-1] < most:
-            limits.append(min(math.ceil(limits[-1] * GROWTH), most))
+        while limits[-1] < maximum:
+            limits.append(min(math.ceil(limits[-1] * GROWTH), maximum))
         return cls(tuple(sum(min(n, own) for own in available) for n in limits)), limits
 
     @cached_property
@@ -70,4 +70,4 @@ class Looks:
 
     def level_at(self, cards: int) -> float:
         """The level at the look that so many cards belong to."""
-        return next((level for most, level in zip(self.cards, self.levels, strict=True) if cards <= most), LEVEL)
+        return next((level for limit, level in zip(self.cards, self.levels, strict=True) if cards <= limit), LEVEL)

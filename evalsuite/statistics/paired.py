@@ -93,11 +93,11 @@ def within_strata(sums: Floats, counts: Floats, strata: NDArray[np.intp] | None)
         return sums, np.minimum(cards, 1)
     parts = [_together(part, strata) for part in (sums, counts, (counts > 0).astype(np.float64))]
     number = (parts[2] > 0).sum(axis=0)
-    apart = (parts[2] != 1).all(axis=0) & (number > 1)
+    separable = (parts[2] != 1).all(axis=0) & (number > 1)
     own, mean = ratio(parts[0], parts[1]), ratio(sums.sum(axis=0), counts.sum(axis=0))
-    stretch = np.sqrt(np.divide(cards - 1, cards - number, out=np.ones(cards.shape), where=apart))
+    stretch = np.sqrt(np.divide(cards - 1, cards - number, out=np.ones(cards.shape), where=separable))
     inside = counts * np.nan_to_num(mean) + stretch * (sums - counts * np.nan_to_num(own)[strata])
-    return np.where(apart, inside, sums), np.where(apart, number, np.minimum(cards, 1))
+    return np.where(separable, inside, sums), np.where(separable, number, np.minimum(cards, 1))
 
 
 def card_estimates(
@@ -187,9 +187,9 @@ def differences(
         defined = ~np.isnan(means[row])
         counted[row], on_cards[row] = (cards_own + cards_other) * defined, np.minimum(cards_own, cards_other)
     columns = [dimensions] if average_only else list(range(dimensions + 1))
-    most = float(gap_levels(levels).max())
+    largest = float(gap_levels(levels).max())
     # Tested on all columns, corrected on those shown: with `average_only` the dimensions form no family.
-    p = student_p(means, errors, on_cards, most, degrees)[:, columns]
+    p = student_p(means, errors, on_cards, largest, degrees)[:, columns]
     means, first_means, second_means = (part[:, columns].ravel() for part in (means, first_means, second_means))
     draws = draws[:, :, columns].reshape(len(draws), -1)
     p = beside_interval(p.ravel(), draws, level).reshape(p.shape)
@@ -222,8 +222,8 @@ def _alone(values: Floats, levels: Floats, seed: int, design: Design) -> tuple[F
     sums, counts = (_together(part, design.clusters) for part in (np.nan_to_num(values), present.astype(np.float64)))
     kept = counts.any(axis=1)
     if not kept.any():
-        nothing = np.full(values.shape[1] + 1, np.nan)
-        return nothing, nothing, np.zeros(len(nothing), dtype=np.intp), nothing
+        undefined = np.full(values.shape[1] + 1, np.nan)
+        return undefined, undefined, np.zeros(len(undefined), dtype=np.intp), undefined
     means, parts, n = contributions(sums[kept], counts[kept])
     drawn, weights = _with_fewest(n, design.weights), design.weights
     draws = with_average(smoothed_means(sums[kept], counts[kept], levels, seed), weights)

@@ -138,13 +138,13 @@ def chances(errors: Floats, budget: int) -> Floats:
     n = len(errors)
     if budget >= n:
         return np.ones_like(errors)
-    wanted = _shares(errors)
-    low, high = np.zeros(errors.shape[1:]), n / wanted.min(axis=0)
+    shares = _shares(errors)
+    low, high = np.zeros(errors.shape[1:]), n / shares.min(axis=0)
     for _ in range(50):  # bisect for the factor at which the chances, cut at 1, sum to the budget
         middle = (low + high) / 2
-        short = np.minimum(middle * wanted, 1).sum(axis=0) < budget
+        short = np.minimum(middle * shares, 1).sum(axis=0) < budget
         low, high = np.where(short, middle, low), np.where(short, high, middle)
-    result: Floats = np.minimum(high * wanted, 1.0)
+    result: Floats = np.minimum(high * shares, 1.0)
     return result
 
 

@@ -108,7 +108,7 @@ def curves(dialogues: Sequence[Dialogue]) -> list[Curve]:
 def _spans(dialogues: Sequence[Dialogue]) -> dict[Language, dict[str, list[Span | None]]]:
     groups = group_by(dialogues, lambda dialogue: (dialogue.language, supporter_of(dialogue)))
     return {
-        language: {name: list(map(span_of, group)) for (spoken, name), group in sorted(groups.items()) if spoken == language}
+        language: {name: list(map(span_of, group)) for (code, name), group in sorted(groups.items()) if code == language}
         for language in languages_of(dialogues)
     }
 

@@ -55,7 +55,7 @@ def round_of(dialogue: Dialogue, turn: int) -> int:
     Raises `UserError` for a turn that does not exist, or before the supporter has spoken."""
     if turn >= len(dialogue.turns):
         raise UserError(f"turn: {turn}, but dialogue {dialogue.id} has turns 0 to {len(dialogue.turns) - 1}")
-    number = sum(spoken.role == "supporter" for spoken in dialogue.turns[: turn + 1])
+    number = sum(earlier.role == "supporter" for earlier in dialogue.turns[: turn + 1])
     if not number:
         raise UserError(f"turn: {turn} of dialogue {dialogue.id} is before the supporter's first")
     return number
@@ -114,8 +114,8 @@ def _slopes(scores: Floats, cards: Sequence[str], names: Sequence[str], design: 
     slopes = np.full(squares.shape, np.nan)
     np.divide((centred * np.where(scored, scores, 0.0)).sum(axis=1), squares, out=slopes, where=squares > 0)
     sums, counts = paired.by_card(np.stack([slopes, np.where(np.isnan(slopes), np.nan, 0.0)], axis=1), cards)
-    most = 100 / max(scores.shape[1] - 1, 1)  # from the lowest score in the first round to the highest in the last
-    differences = paired.differences(sums, counts, [(0, 1)], levels=scale_levels(0, most), design=design)
+    steepest = 100 / max(scores.shape[1] - 1, 1)  # from the lowest score in the first round to the highest in the last
+    differences = paired.differences(sums, counts, [(0, 1)], levels=scale_levels(0, steepest), design=design)
     return dict(zip(names, differences, strict=True))
 
 

@@ -182,8 +182,8 @@ def tau(first: Averages, second: Averages) -> Estimate:
     corrected = holm_of([gap.p for couple in couples for gap in couple])
     fixed = [all(map(holds, both)) for both in zip(corrected[::2], corrected[1::2], strict=True)]
     signs = [np.sign(float(x.estimate.mean or 0) * float(y.estimate.mean or 0)) for x, y in couples]
-    sure, unsure = float(np.array(signs)[fixed].sum()), fixed.count(False)
-    low, high = ((sure + sign * unsure) / len(couples) for sign in (-1, 1))
+    agreed, open_pairs = float(np.array(signs)[fixed].sum()), fixed.count(False)
+    low, high = ((agreed + sign * open_pairs) / len(couples) for sign in (-1, 1))
     return Estimate(seen, min(low, seen), max(high, seen), len(names))
 
 
@@ -271,17 +271,17 @@ class Association:
     reliability: tuple[float | None, float | None]
 
 
-def associations(mine: Cells, theirs: Cells) -> list[list[Association]]:
+def associations(first: Cells, second: Cells) -> list[list[Association]]:
     """The association of every dimension of one side with every one of the other, over the (card, supporter) cells that both
     have; empty for fewer than three. Intervals leave out cards in turn."""
-    both = sorted(mine.keys() & theirs.keys())
+    both = sorted(first.keys() & second.keys())
     if len(both) < 3:
         return []
-    x, y = (np.stack([np.mean(list(cells[key]), axis=0) for key in both]) for cells in (mine, theirs))
+    x, y = (np.stack([np.mean(list(cells[key]), axis=0) for key in both]) for cells in (first, second))
     cards = {name: place for place, name in enumerate(sorted({card for card, _ in both}))}
     weights = left_out(len(cards))[:, [cards[card] for card, _ in both]]
     seen = _correlations(x, y, weights)
-    trust = [reliabilities([cells[key] for key in both], weights) for cells in (mine, theirs)]
+    trust = [reliabilities([cells[key] for key in both], weights) for cells in (first, second)]
     product = trust[0][:, :, None] * trust[1][:, None, :]
     sound = (trust[0][:, :, None] > 0) & (trust[1][:, None, :] > 0)
     cleared = np.divide(seen, np.sqrt(np.where(sound, product, np.nan)))

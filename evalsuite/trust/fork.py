@@ -185,13 +185,13 @@ WHY = (
 
 def seeker_after(dialogue: Dialogue, turn: int) -> list[float]:
     """The figures that `AFTER` names, of the seeker's turns after `turn`; NaN if there are none."""
-    later = [spoken for spoken in dialogue.turns[turn + 1 :] if spoken.role == "seeker"]
+    later = [line for line in dialogue.turns[turn + 1 :] if line.role == "seeker"]
     if not later:
         return [0.0, np.nan, np.nan, np.nan, 0.0]
     danger = sum(risk.turn > turn for risk in risk_turns(dialogue))
-    relief = sum(cheerful(spoken.text) is not None for spoken in later)
+    relief = sum(cheerful(line.text) is not None for line in later)
     share = 100 / len(later)
-    characters = sum(len(spoken.text.strip()) for spoken in later) / len(later)
+    characters = sum(len(line.text.strip()) for line in later) / len(later)
     return [len(later), characters, share * relief, share * danger, 100.0 * (dialogue.termination == "seeker_ended")]
 
 

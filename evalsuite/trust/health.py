@@ -205,8 +205,8 @@ def bound_test(sums: Floats, counts: Floats, bound: float, levels: Floats) -> Bo
         return BoundTest(Estimate(None, None, None, 0), None, 0)
     means, parts, n = contributions(sums, counts)
     draws, clusters = smoothed_means(sums, counts, levels).mean(axis=1), int(n.min())
-    most = max(bound - levels.min(), levels.max() - bound)
-    p = student_p([means.mean() - bound], [cluster_error(parts.mean(axis=1), clusters)], [clusters], most)
+    largest = max(bound - levels.min(), levels.max() - bound)
+    p = student_p([means.mean() - bound], [cluster_error(parts.mean(axis=1), clusters)], [clusters], largest)
     (p,) = beside_interval(p, draws[:, None] - bound)
     return BoundTest(estimate(means.mean(), draws, int(counts.sum()), clusters), None if np.isnan(p) else float(p), clusters)
 

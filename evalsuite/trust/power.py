@@ -123,10 +123,12 @@ def paper_tables(averages: Mapping[str, Mapping[str, float]], cards: Mapping[str
             rows.append((language, number, spread, least[0], shown[0], least[1], shown[1], len(pairs)))
         # Scores of 0–100 with mean m have a variance of at most m (100 − m), and independent differences the sum of two.
         bound = {name: mean * (100 - mean) for name, mean in means.items()}
-        sure = sum(shown_with(gap, bound[a] + bound[b], number, ALPHA / len(pairs)) >= power for a, b, gap in pairs if gap > 0)
+        certain = sum(
+            shown_with(gap, bound[a] + bound[b], number, ALPHA / len(pairs)) >= power for a, b, gap in pairs if gap > 0
+        )
         gaps = np.sort([gap for _, _, gap in pairs])
         middle = Estimate(float(np.median(gaps)), float(gaps[0]), float(gaps[-1]), len(gaps))
-        worst.append((language, number, len(pairs), middle, sure))
+        worst.append((language, number, len(pairs), middle, certain))
     notes = (
         "With the paper's own design: one dialogue per supporter and card, one score per dimension. Least: the smallest "
         f"difference shown in {100 * power:.0f} of 100 such studies ({TEST}, with an interval that excludes 0) at {ALPHA:g}, "
@@ -206,8 +208,8 @@ def _need_table(study: PlannedStudy) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for pair in study.spreads:
         spread, (low, high) = pair.variance**0.5, pair.bounds() or (None, None)
-        around = Estimate(spread, low and spread * low**0.5, high and spread * high**0.5, pair.cards)
-        rows.append((pair.first, pair.second, around, *(study.needed(pair, *kind) for kind in kinds), study.least(pair)))
+        cell = Estimate(spread, low and spread * low**0.5, high and spread * high**0.5, pair.cards)
+        rows.append((pair.first, pair.second, cell, *(study.needed(pair, *kind) for kind in kinds), study.least(pair)))
     heads = [f"cards, {trials} trial{'s' * (trials != 1)}{' (others)' * others}" for trials, others in kinds]
     notes = (
         f"Every pair by its own spread, n = shared cards. So many cards show the difference in {100 * study.power:.0f} of 100 "
@@ -238,17 +240,17 @@ def _needed(study: PlannedStudy) -> Iterator[str]:
         yield f"{name}: {same if study.spreads and all(pair.enough for pair in study.spreads) else few}."
         return
     runs = f"{100 * study.power:.0f} of 100 runs"
-    wanted = f"{name}: to show a difference of {study.difference:g} points between {pair.first} and {pair.second} in {runs}"
+    goal = f"{name}: to show a difference of {study.difference:g} points between {pair.first} and {pair.second} in {runs}"
     needs = [(trials, need) for trials in study.trials if (need := study.needed(pair, trials))]
     if not needs:
-        yield f"{wanted}, no number of cards is enough."
+        yield f"{goal}, no number of cards is enough."
         return
     cards = []
     for trials, need in needs:
-        around = "" if need.low is None else f" ({need.low:,.0f} to {need.high:,.0f})"
-        cards.append(f"{need.mean:,.0f} cards{around} with {trials} trial{'s' * (trials != 1)}")
+        bounds = "" if need.low is None else f" ({need.low:,.0f} to {need.high:,.0f})"
+        cards.append(f"{need.mean:,.0f} cards{bounds} with {trials} trial{'s' * (trials != 1)}")
     share = study.shown(pair, study.components.trials, pair.cards)
-    yield f"{wanted} takes {', '.join(cards)}; the {pair.cards} of this run show it in {100 * share:.0f} of 100."
+    yield f"{goal} takes {', '.join(cards)}; the {pair.cards} of this run show it in {100 * share:.0f} of 100."
     if len(study.spreads) > 1:
         yield f"{name}: no pair varies more between cards than these two; the others are in the table."
 

@@ -53,10 +53,10 @@ def _weight_notes(drawn: Set[str], scores: Sequence[HumanScore]) -> Iterator[str
         return
     scored = {score.dialogue_id for score in scores}
     yield f"Weighted: {len(drawn & scored)} dialogues by 1 / the chance with which `people suggest` drew them."
-    if left := len(drawn - scored):
-        yield f"{left} drawn dialogues have no score: unless they are missing at random, the estimates are biased."
-    if more := len(scored - drawn):
-        yield f"{more} scored dialogues were not drawn and have weight 1: leave them out."
+    if unscored := len(drawn - scored):
+        yield f"{unscored} drawn dialogues have no score: unless they are missing at random, the estimates are biased."
+    if undrawn := len(scored - drawn):
+        yield f"{undrawn} scored dialogues were not drawn and have weight 1: leave them out."
 
 
 def powered_tables(boards: Sequence[PoweredBoard], rubric: Rubric) -> list[Table]:
@@ -68,16 +68,16 @@ def powered_tables(boards: Sequence[PoweredBoard], rubric: Rubric) -> list[Table
         fine: list[dict[str, Cell]] = []
         gaps: list[dict[str, Cell]] = []
         for board in of_language:
-            by: dict[str, Cell] = {"judged by": board.judge} if several else {}
+            judged_by: dict[str, Cell] = {"judged by": board.judge} if several else {}
             for place in board.places:
-                row: dict[str, Cell] = {"rank": paired.rank_text(place.rank), "supporter": place.supporter} | by
+                row: dict[str, Cell] = {"rank": paired.rank_text(place.rank), "supporter": place.supporter} | judged_by
                 row |= {"judge alone": place.judge, "people alone": place.people, "both": place.both, "λ": board.tuning}
                 rows.append(row | {"labels": place.labels, "labels saved": place.saved})
                 named = zip((dimension_label(rubric, name) for name in rubric.dimensions), place.dimensions, strict=True)
-                fine.append({"supporter": place.supporter, **by, **dict(named)})
+                fine.append({"supporter": place.supporter, **judged_by, **dict(named)})
             for gap in board.differences:
                 first, second = (board.places[place].supporter for place in (gap.first, gap.second))
-                gaps.append({"supporter": first, "against": second, **by, **paired.by_column(gap)})
+                gaps.append({"supporter": first, "against": second, **judged_by, **paired.by_column(gap)})
         few = any(place.both.mean is not None and place.both.low is None for board in of_language for place in board.places)
         too_few = [f"Too few labels (fewer than {FEWEST} scored cards): no interval, no test and no rank."] * few
         board_notes = (

@@ -100,9 +100,9 @@ def powered(scored: LabelledScores, tuning: Floats | None = None, weights: Float
         free = np.maximum(cards - 1, 0).sum(axis=0)
         products = np.stack([own * other, other**2, own**2]).sum(axis=2)
         without = products.sum(axis=1, keepdims=True) - (np.stack([own * other, other**2, own**2]) * left_out).sum(axis=2)
-        tuning, apart = _tuning(products.sum(axis=1), free), _tuning(without, free - 1)
+        tuning, tuning_without = _tuning(products.sum(axis=1), free), _tuning(without, free - 1)
     else:
-        apart = np.broadcast_to(tuning, (len(own), len(tuning)))
+        tuning_without = np.broadcast_to(tuning, (len(own), len(tuning)))
 
     def at(used: Floats, of_card: Floats) -> Corrected:
         means = people + used * (judge - judge_labelled)
@@ -112,9 +112,9 @@ def powered(scored: LabelledScores, tuning: Floats | None = None, weights: Float
         unseen = np.sqrt(UNSEEN * (UNSEEN + 1) / ((clusters + UNSEEN) * (clusters + UNSEEN + 1)) * spread)
         return Corrected(*(paired.with_average(part, weights) for part in (means, parts, unseen)))
 
-    nothing = np.zeros(len(tuning))
-    alone, both = at(nothing, np.zeros(own.shape[::2])), at(tuning, apart)
-    return Powered(alone, both, tuning, np.any(scored.weight > 0, axis=2), np.where(cards > 0, clusters, 0).min(axis=1))
+    zeros = np.zeros(len(tuning))
+    people_alone, both = at(zeros, np.zeros(own.shape[::2])), at(tuning, tuning_without)
+    return Powered(people_alone, both, tuning, np.any(scored.weight > 0, axis=2), np.where(cards > 0, clusters, 0).min(axis=1))
 
 
 def _tuning(products: Floats, free: Floats) -> Floats:
@@ -123,8 +123,8 @@ def _tuning(products: Floats, free: Floats) -> Floats:
     both, judge, people = products[0], np.maximum(products[1], 0), np.maximum(products[2], 0)
     best = np.divide(-both, judge, out=np.zeros(both.shape), where=judge > 1e-18)
     explained = np.divide(both**2, judge * people, out=np.zeros(both.shape), where=judge * people > 1e-36)
-    left = (1 - explained) / np.maximum(explained * (free - 1), 1e-9)
-    tuned: Floats = np.clip(best, 0, 1) * np.clip(1 - left, 0, 1)
+    unexplained = (1 - explained) / np.maximum(explained * (free - 1), 1e-9)
+    tuned: Floats = np.clip(best, 0, 1) * np.clip(1 - unexplained, 0, 1)
     return tuned
 
 
@@ -171,7 +171,7 @@ def differences_of(
     reach = np.where(fewest < FEWEST, np.nan, stdtrit(free, _END) * error)
     tested = np.where(np.isnan(reach), np.nan, student_p(gaps, error, fewest, 100.0, free))
     untested = np.isnan(tested) | [families is not None and families[place] is None for place in range(len(pairs))]
-    p = [None if left else float(value) for value, left in zip(tested, untested, strict=True)]
+    p = [None if skipped else float(value) for value, skipped in zip(tested, untested, strict=True)]
     result = []
     for (a, b), gap, width, n, value, corrected in zip(pairs, gaps, reach, fewest, p, holm_of(p, families), strict=True):
         own, other = (None if np.isnan(gap) else float(means[place]) for place in (a, b))
@@ -187,12 +187,12 @@ def saved(board: Powered, labels: int) -> Estimate:
     and an unseen half card."""
     usable = (board.scored.sum(axis=0) > 1) & ~np.isnan(board.both.means[:, -1])
     n = int(board.scored[:, usable].sum())
-    alone, both = (np.square(side.parts[:, usable, -1]).sum(axis=1) for side in (board.people, board.both))
-    if n < FEWEST_SAVED or not (alone.sum() > 0 and both.sum() > 0):
+    people, both = (np.square(side.parts[:, usable, -1]).sum(axis=1) for side in (board.people, board.both))
+    if n < FEWEST_SAVED or not (people.sum() > 0 and both.sum() > 0):
         return Estimate(None, None, None, n)
     cards = int(board.scored.any(axis=1).sum())
-    ratio = np.log(alone.sum() / both.sum())
-    variance = cards / (cards - 1) * float(np.square(alone / alone.sum() - both / both.sum()).sum())
+    ratio = np.log(people.sum() / both.sum())
+    variance = cards / (cards - 1) * float(np.square(people / people.sum() - both / both.sum()).sum())
     variance += (2 / n) ** 2 + 4 * max(1 - np.exp(-ratio), 0) / n
     more = n / cards * POINTS.var() / board.clusters[usable].min() ** 2  # for the mean number of supporters per card
     variance += UNSEEN * (UNSEEN + 1) * float(more / both.sum()) ** 2
@@ -248,11 +248,11 @@ def powered_boards(
     if lacking := [name for name in rubric.dimensions if name not in people_rubric.dimensions]:
         raise UserError(f"--people: scores on rubric {people_rubric.name} lack {', '.join(lacking)} of rubric {rubric.name}")
     named = {dialogue.id: dialogue for dialogue in dialogues}
-    wanted = [score for score in scores if score.dimension in rubric.dimensions]
+    kept = [score for score in scores if score.dimension in rubric.dimensions]
     places = [list(people_rubric.dimensions).index(name) for name in rubric.dimensions]
     of_people = {
         (contestant.language, contestant.supporter): {id: row[:, places] for id, row in contestant.dialogues.items()}
-        for contestant in contestants_of(dialogues, verdicts_of_people(wanted), people_rubric)
+        for contestant in contestants_of(dialogues, verdicts_of_people(kept), people_rubric)
     }
     judged = contestants_of(dialogues, judgements, rubric, card_of=lambda dialogue: dialogue.id)
     boards = []

@@ -57,7 +57,7 @@ class SelectiveCase(NamedTuple):
     """A verdict with gold: its dialogue's cluster, the probability of its most probable score, and whether it is right."""
 
     cluster: str
-    sure: float
+    confidence: float
     right: bool
 
 
@@ -69,8 +69,8 @@ def cases_of(pairs: Paired, rubric: Rubric, clusters: Clusters) -> dict[tuple[La
     cases: dict[tuple[Language, str], list[SelectiveCase]] = {}
     for judgement, gold in chain.from_iterable(chain.from_iterable(dimensions.values() for dimensions in pairs.values())):
         if judgement.distribution and judgement.value is not None:
-            sure = max(judgement.distribution.values())
-            case = SelectiveCase(clusters[judgement.dialogue_id], sure, judgement.value == round_half_up(gold))
+            confidence = max(judgement.distribution.values())
+            case = SelectiveCase(clusters[judgement.dialogue_id], confidence, judgement.value == round_half_up(gold))
             cases.setdefault((judgement.language, judgement.dimension), []).append(case)
     if not cases:
         raise UserError("no verdict on gold has token probabilities, which this needs (see `esc-eval models --check`)")
@@ -103,9 +103,9 @@ class AcceptThreshold:
     least: float | None
     bound: float | None
 
-    def speaks(self, sure: float) -> bool:
+    def speaks(self, confidence: float) -> bool:
         """Whether a verdict whose most probable score has this probability is spoken."""
-        return self.least is not None and sure >= self.least
+        return self.least is not None and confidence >= self.least
 
 
 SILENT = AcceptThreshold(None, None)
@@ -127,12 +127,12 @@ def lower_bound(hits: Floats, counts: Floats) -> float:
 
 def steps(cases: Sequence[SelectiveCase]) -> Iterator[AcceptThreshold]:
     """The thresholds to try, with their bounds."""
-    sure = np.array([case.sure for case in cases])
+    confidences = np.array([case.confidence for case in cases])
     hits = np.array([case.right for case in cases], dtype=np.float64)
     clusters = [case.cluster for case in cases]
     for step in STEPS:
-        least = float(np.sort(sure)[-max(1, round(step * len(sure)))])
-        sums, counts = by_card(np.where(sure >= least, hits, np.nan), clusters)
+        least = float(np.sort(confidences)[-max(1, round(step * len(confidences)))])
+        sums, counts = by_card(np.where(confidences >= least, hits, np.nan), clusters)
         yield AcceptThreshold(least, lower_bound(sums, counts) if np.count_nonzero(counts) > 1 else None)
 
 
@@ -191,7 +191,7 @@ def with_kept(
 
 def _spoken(cases: Cases, language: Language, threshold: AcceptThreshold, accuracy: float) -> str:
     every = by_language(cases)[language]
-    kept = [case for case in every if threshold.speaks(case.sure)]
+    kept = [case for case in every if threshold.speaks(case.confidence)]
     name, whole = name_of(language), right(every)
     if threshold.bound is None:
         return (
@@ -213,8 +213,8 @@ def spoken_table(cases: Cases, thresholds: Mapping[Language, AcceptThreshold], r
         least, bound = (None if figure is None else 100 * figure for figure in (threshold.least, threshold.bound))
         parts = [(dimension_label(rubric, name), None, group) for (code, name), group in cases.items() if code == language]
         for name, at_least, group in (*parts, (POOLED, bound, every)):
-            flags = [(case.cluster, threshold.speaks(case.sure)) for case in group]
-            kept = [case for case in group if threshold.speaks(case.sure)]
+            flags = [(case.cluster, threshold.speaks(case.confidence)) for case in group]
+            kept = [case for case in group if threshold.speaks(case.confidence)]
             row: dict[str, Cell] = {"language": language, "dimension": name, "spoken from %": least, "kept %": share(flags)}
             rows.append(row | {"ACC when it speaks %": right(kept), "at least %": at_least, "ACC of all %": right(group)})
     notes = (
@@ -244,7 +244,7 @@ def _step_chart(language: Language, cases: Sequence[SelectiveCase]) -> Chart:
     """The accuracy of verdicts by the share of them that is kept, surest first."""
     points = []
     for threshold in steps(cases):
-        kept = [case for case in cases if threshold.speaks(case.sure)]
+        kept = [case for case in cases if threshold.speaks(case.confidence)]
         percent, hits = round(100 * len(kept) / len(cases)), right(kept)
         if hits.mean is not None:
             points.append((percent, hits, f"of the surest {percent} % {hits.mean:.0f} % are right (n = {hits.n})"))

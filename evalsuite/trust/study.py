@@ -101,8 +101,8 @@ def judge_tables(frameworks: Sequence[FrameworkScores]) -> Iterator[Table]:
                 for name in ("acc", "acc_low", "acc_high", "majority_acc")
             )
             cell = Estimate(acc, low, high, int(figures.get("n", 0)))
-            spoken = name_of(language) if language else None
-            rows.append((framework.title, framework.judge, framework.gold or "nothing", spoken, cell, majority))
+            language_name = name_of(language) if language else None
+            rows.append((framework.title, framework.judge, framework.gold or "nothing", language_name, cell, majority))
     columns = ("framework", "judge", "measured on", "language", "right, %", "most frequent score, %")
     notes = (
         "Right: verdicts that equal the gold score, over all dimensions, [95 % interval], n = verdicts. To compare: how many "
@@ -120,8 +120,8 @@ def disagreement_table(averages: Sequence[Averages], language: Language) -> Tabl
         for pair, first in gaps.items():
             second = others.get(pair)
             if second and (first.estimate.mean or 0) * (second.estimate.mean or 0) < 0:
-                sure = [side.title for side, gap in zip(both, (first, second), strict=True) if gap.holds]
-                significant = "both" if len(sure) == 2 else sure[0] if sure else "neither"
+                titles = [side.title for side, gap in zip(both, (first, second), strict=True) if gap.holds]
+                significant = "both" if len(titles) == 2 else titles[0] if titles else "neither"
                 rows.append((*pair, both[0].title, first.estimate, both[1].title, second.estimate, significant))
     columns = ("supporter", "against", "by", "difference", "by", "difference", "significant in")
     note = f"Differences of averages, [{SMOOTHED}]. Where neither or only one is significant, it may be chance."
@@ -149,7 +149,7 @@ def _highest(language: str, every: Sequence[Averages]) -> Iterator[str]:
         elif len(averages.names) > 1:
             yield f"{language}, {averages.title}: all supporters have the same average, so it ranks nobody."
     if best:
-        named = ", ".join(f"{name} ({', '.join(by)})" for name, by in best.items())
+        named = ", ".join(f"{name} ({', '.join(titles)})" for name, titles in best.items())
         yield f"{language}, highest average: {named}."
 
 

@@ -173,7 +173,7 @@ def cases(rng: np.random.Generator, clusters: int, slope: float, base: float, to
 def true_accuracy(slope: float, base: float) -> tuple[Floats, Floats]:
     """How sure many verdicts are, the surest first, and how often those are right that are at least as sure."""
     whole = cases(np.random.default_rng(7), 20_000, slope, base, 0.0)
-    sure, right = np.array([(case.sure, case.right) for case in whole]).T
+    sure, right = np.array([(case.confidence, case.right) for case in whole]).T
     order = np.argsort(-sure)
     return sure[order], right[order].cumsum() / np.arange(1, len(order) + 1)
 
