@@ -170,11 +170,11 @@ class Usage(Record):
     @classmethod
     def total(cls, parts: Iterable[Usage]) -> Usage:
         """The sum of several."""
-        sums, cut_off = Counter[str](), Counter[str]()
-        for part in parts:
-            figures = dict(part)
-            cut_off.update(figures.pop("cut_off"))
-            sums.update(figures)
+        usages, cut_off = list(parts), Counter[str]()
+        for usage in usages:
+            if usage.cut_off:
+                cut_off.update(usage.cut_off)
+        sums = {name: sum(getattr(usage, name) for usage in usages) for name in cls.model_fields if name != "cut_off"}
         return cls(**sums, cut_off=dict(sorted(cut_off.items())))
 
 

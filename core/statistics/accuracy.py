@@ -175,18 +175,19 @@ def spearman(values: Verdicts, gold: Sequence[float]) -> float | None:
 def rank_correlation(values: Floats, gold: Floats, weights: Weights) -> Floats:
     """Spearman's correlation in every draw [draws], NaN where a side is constant."""
     n = weights.sum(axis=1, keepdims=True)
-    # twice the distance from the middle rank, so that numbers are whole
-    x, y = (_ranks(side, weights) * 2 - n for side in (values, gold))
+    x, y = (_ranks(side, weights) - n for side in (values, gold))  # whole numbers, whose sums are exact in any order
     weighted = weights * x
     xx, xy, yy = (np.einsum("dn,dn->d", *sides) for sides in ((weighted, x), (weighted, y), (weights * y, y)))
     return np.clip(ratio(xy, np.sqrt(xx * yy)), -1, 1)
 
 
 def _ranks(values: Floats, weights: Weights) -> Floats:
-    """For every value in every draw [draws, n], the number of lower values plus half of the equal ones."""
-    _, place, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    counts = np.add.reduceat(weights[:, np.argsort(place, kind="stable")], np.cumsum(sizes) - sizes, axis=1)
-    ranks: Floats = (counts.cumsum(axis=1) - counts / 2)[:, place]
+    """For every value in every draw [draws, n], the number of lower values and of those that are not higher, added up."""
+    order = np.argsort(values)
+    below = np.zeros((len(weights), len(values) + 1))
+    weights.take(order, axis=1).cumsum(axis=1, out=below[:, 1:])
+    lower, equal = (np.searchsorted(values, values, side, order) for side in ("left", "right"))
+    ranks: Floats = below.take(lower, axis=1) + below.take(equal, axis=1)
     return ranks
 
 

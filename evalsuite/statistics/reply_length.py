@@ -121,7 +121,7 @@ def _spearmans(
     rhos = []
     for (lengths, scores, _), present, own in zip(sides, read, cards, strict=True):
         place = np.array([row[str(name)] for name in own], dtype=np.intp)
-        rhos.append(rank_correlation(lengths[present], scores[present], weights[:, place]))
+        rhos.append(rank_correlation(lengths[present], scores[present], weights.take(place, axis=1)))
         rhos[-1][1:] = np.where(np.isnan(rhos[-1][0]), np.nan, rhos[-1][1:])
     return np.array(rhos), [len(own) for own in cards], [len(set(own)) for own in cards]
 
