@@ -50,8 +50,8 @@ def _shortest(signs: set[str]) -> set[str]:
 
 
 def _signs(parsed: Iterable[tuple[Any, Any]]) -> list[set[str]]:
-    """Sets of strings, `_folded`, such that every match of a parsed pattern contains a string of each set; the set of the
-    longest strings first."""
+    """Sets of strings, `_folded`, such that every match of a parsed pattern contains a string of each set; a small set of
+    strings of at least three letters first, since few texts contain one and the search for them is short."""
     sets, run = [], ""
     for op, value in [*_ungrouped(parsed), (ops.AT, None)]:
         letter = chr(value).lower() if op is ops.LITERAL else ""
@@ -70,7 +70,7 @@ def _signs(parsed: Iterable[tuple[Any, Any]]) -> list[set[str]]:
             sets.append(set(letters))
         elif op in parser._REPEATCODES and value[0]:
             sets += _signs(value[-1])
-    return sorted(sets, key=lambda signs: -min(map(len, signs)))
+    return sorted(sets, key=lambda signs: (-min(3, *map(len, signs)), len(signs)))
 
 
 def _ungrouped(parsed: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:

@@ -76,11 +76,11 @@ class CallProgress(Progress):
 
 
 @contextmanager
-def rare_collections() -> Iterator[None]:
-    """Run Python's collector of reference cycles rarely meanwhile: the objects of thousands of calls have few cycles, and
-    searching for them after every 700 objects takes a tenth of the time."""
+def rare_collections(objects: int = 50_000) -> Iterator[None]:
+    """Run Python's collector of reference cycles only after so many new objects: the objects of thousands of calls have few
+    cycles, and searching for them after every 700 objects takes a tenth of the time."""
     before = gc.get_threshold()
-    gc.set_threshold(50_000, 20, 100)
+    gc.set_threshold(objects, 20, 100)
     try:
         yield
     finally:

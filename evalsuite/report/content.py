@@ -79,7 +79,7 @@ _BRIEF = {
 }
 
 
-@rare_collections()
+@rare_collections(10_000_000)  # a report keeps nearly all that it makes
 def report_run(
     run: Run,
     console: Console,

@@ -12,7 +12,7 @@ by a name that its package gives it by an entry point of the group `esc_eval.fra
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
@@ -202,20 +202,18 @@ def framework_of(name: str) -> type[Framework]:
 
 
 @lru_cache
-def _loaded(path: tuple[str, ...]) -> list[type[Framework]]:
-    found = []
-    for name in entries():
-        try:
-            found.append(framework_of(name))
-        except Exception as error:  # somebody else's package may fail with anything while it is imported
-            told = error if isinstance(error, UserError) else f"framework {name} cannot be loaded: {error!r}"
-            say(f"warning: {told}; it is left out", err=True)
-    return found
+def _loaded(name: str, path: tuple[str, ...]) -> type[Framework] | None:
+    try:
+        return framework_of(name)
+    except Exception as error:  # somebody else's package may raise any exception when it is imported
+        problem = error if isinstance(error, UserError) else f"framework {name} cannot be loaded: {error!r}"
+        say(f"warning: {problem}; it is left out", err=True)
+        return None
 
 
-def frameworks() -> list[type[Framework]]:
-    """Every framework that can be loaded; of others a warning is printed once."""
-    return _loaded(tuple(sys.path))
+def frameworks() -> Iterator[type[Framework]]:
+    """Every framework that can be loaded, one after the other; for each of the others a warning is printed once."""
+    return (framework for name in entries() if (framework := _loaded(name, tuple(sys.path))))
 
 
 def framework_of_run(run: ScoredRun) -> type[Framework] | None:

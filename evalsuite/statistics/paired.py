@@ -167,7 +167,7 @@ def differences(
     # From here on rows are clusters, the only independent units.
     gaps, present = _together(inside, design.clusters), _together(shared_counts, design.clusters)
     flat = smoothed_means(gaps.reshape(len(gaps), -1), present.reshape(len(gaps), -1), gap_levels(levels), sides=2)
-    draws = with_average(flat.reshape(-1, size, dimensions), design.weights)
+    draws = (_only_average if average_only else with_average)(flat.reshape(-1, size, dimensions), design.weights)
     means, parts, n = contributions(gaps, present)
     first_means, second_means, means, parts = (
         with_average(part, design.weights)
@@ -179,19 +179,19 @@ def differences(
     errors, degrees = cluster_error(parts, on_cards), on_cards - strata.astype(np.float64)
     # Pairs that share no card are compared as two independent samples (Welch).
     unpaired = np.logical_not(shared.any(axis=(0, 2)))
+    columns = [dimensions] if average_only else list(range(dimensions + 1))
     for row in np.flatnonzero(unpaired):
         sides = [_alone(values[:, place], levels, SEED + side, design) for side, place in enumerate(pairs[row])]
         (first_means[row], own, cards_own, drawn), (second_means[row], other, cards_other, drawn_other) = sides
-        means[row], draws[:, row] = first_means[row] - second_means[row], drawn - drawn_other
+        means[row], draws[:, row] = first_means[row] - second_means[row], (drawn - drawn_other)[..., columns]
         errors[row], degrees[row] = welch(own, other, (cards_own, cards_other))
         defined = ~np.isnan(means[row])
         counted[row], on_cards[row] = (cards_own + cards_other) * defined, np.minimum(cards_own, cards_other)
-    columns = [dimensions] if average_only else list(range(dimensions + 1))
     largest = float(gap_levels(levels).max())
     # Tested on all columns, corrected on those shown: with `average_only` the dimensions form no family.
     p = student_p(means, errors, on_cards, largest, degrees)[:, columns]
     means, first_means, second_means = (part[:, columns].ravel() for part in (means, first_means, second_means))
-    draws = draws[:, :, columns].reshape(len(draws), -1)
+    draws = draws.reshape(len(draws), -1)
     p = beside_interval(p.ravel(), draws, level).reshape(p.shape)
     if families is not None:
         p[[family is None for family in families]] = np.nan
@@ -281,6 +281,11 @@ def average_of(values: Floats, weights: Floats | None = None) -> Floats:
 def with_average(values: Floats, weights: Floats | None = None) -> Floats:
     """Append `average_of` to the last axis."""
     return np.concatenate([values, average_of(values, weights)[..., None]], axis=-1)
+
+
+def _only_average(values: Floats, weights: Floats | None) -> Floats:
+    """`average_of` as the only one of the last axis."""
+    return average_of(values, weights)[..., None]
 
 
 def _with_fewest(cards: NDArray[np.intp], weights: Floats | None) -> NDArray[np.intp]:
