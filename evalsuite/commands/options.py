@@ -10,7 +10,7 @@ import typer
 
 from core.addresses import record_name
 from core.errors import UserError
-from core.files import digest
+from core.files import digest, read_text
 from core.languages import check_language
 from core.paths import IN_NAME, InFile, InFiles, MaybeFiles, MaybeModel, MaybeModels, Reads, Writes, check_config
 from core.records import RoleCard
@@ -71,8 +71,8 @@ SystemOption = Annotated[
     typer.Option(
         "--system",
         metavar="FILE_OR_TEXT",
-        help="System prompt of the models under test, as text or a file; it replaces EmoHarbor's. Repeat for more: every "
-        "model is tested with every prompt, as MODEL.PROMPT after the file's name. See variants in the config.",
+        help="System prompt of the models under test, as text, a file or - (standard input); it replaces EmoHarbor's. Repeat "
+        "for more: every model is tested with every prompt, as MODEL.PROMPT after the file's name. See variants in the config.",
         rich_help_panel=_MODELS,
     ),
     IN_NAME,
@@ -165,10 +165,12 @@ def refuse(why: str, **options: object) -> None:
 
 
 def _variants(prompts: Sequence[str]) -> dict[str, dict[str, str]] | None:
-    """The prompts of `--system` as variants, named after the file or a text's hash. Raises `UserError` for a name used
-    twice."""
+    """The prompts of `--system` as variants, named after the file or a text's hash; `-` is standard input. Raises `UserError`
+    for a name used twice."""
     variants: dict[str, dict[str, str]] = {}
     for prompt in prompts:
+        if prompt == "-" or prompt.startswith("/dev/"):  # can be read once, and `<(program)` of a shell has no name
+            prompt = read_text(Path("/dev/stdin" if prompt == "-" else prompt), "system prompt")
         file, own = prompt_file(prompt), f"system-{digest(prompt, 6)}"
         name = record_name(file.stem, own)[:50] if file else own
         if name in variants:

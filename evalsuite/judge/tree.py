@@ -86,7 +86,7 @@ def check_tree(rubric: Rubric) -> None:
 def check_once(rubric: Rubric) -> None:
     """Raise as `check_tree`, and for labels that no line of the answer could be recognised by."""
     check_tree(rubric)
-    check_joint(rubric)
+    check_joint(rubric, "tree_once")
 
 
 each = Method(_each, check=check_tree)

@@ -148,8 +148,8 @@ def check_lines(rubric: Rubric, read_sample: Callable[[Language], Mapping[str, A
             )
 
 
-def check_joint(rubric: Rubric) -> None:
+def check_joint(rubric: Rubric, method: str = "joint") -> None:
     """`check_lines`, if the rubric's answers are lines."""
     keys = list(rubric.dimensions)
     if not rubric.digits:
-        check_lines(rubric, lambda code: _read_lines(form(rubric, keys, code)[0], rubric, keys, code), "joint")
+        check_lines(rubric, lambda code: _read_lines(form(rubric, keys, code)[0], rubric, keys, code), method)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -81,6 +82,16 @@ def test_two_prompts_are_two_supporters_on_one_board(esc_eval: EscEval, endpoint
     (tmp_path / "cold.txt").write_text("Be cool.")
     code, error = esc_eval(*given, "--system", "cold.txt")
     assert code == 2 and "simulate config: supporters.a.cold.system" in error
+
+
+def test_a_prompt_may_come_from_another_program(esc_eval: EscEval, endpoint: Endpoint) -> None:
+    read, write = os.pipe()
+    os.write(write, COLD.encode())
+    os.close(write)
+    models = [f"--supporter={name}@{endpoint.url}" for name in ("a", "b")]
+    assert esc_eval("run", "--config", "c.yaml", *models, "--system", f"/dev/fd/{read}", "--out", "run")[0] == 0
+    os.close(read)
+    assert told(endpoint) == {(COLD, 0)}
 
 
 def test_prompts_are_told_apart_as_soon_as_that_is_decided(esc_eval: EscEval, endpoint: Endpoint) -> None:
