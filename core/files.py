@@ -224,7 +224,11 @@ def numbered_lines(path: Path, what: str) -> Iterator[tuple[int, bytes]]:
 
 def _opened(path: Path, what: str) -> io.BufferedReader:
     try:
-        return path.open("rb")
+        opened = path.open("rb")
+        if opened.peek(2)[:2] == b"\x1f\x8b":
+            opened.close()
+            raise UserError(f"{what} {path} is compressed: unpack it first (gunzip)")
+        return opened
     except FileNotFoundError:
         raise UserError(f"{what} not found: {path}") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path

@@ -313,7 +313,7 @@ def dict_rows(path: Path, faults: Faults) -> list[CorpusRow]:
     """The rows of a table (see `core.people_tables`), of JSON lines or of a JSON list; those that cannot be read are added to
     `faults`."""
     reader = CorpusReader(BuildStep(path.name), tidy=False)
-    rows = list(reader.records(path) if path.suffix.lower() in (".json", ".jsonl") else _table_rows(path, reader))
+    rows = list(_table_rows(path, reader) if path.suffix.lower() in (".csv", ".tsv", ".txt", ".xlsx") else reader.records(path))
     faults.found += reader.problems
     faults.found += [f"{row.where}: {row.value}" for row in rows if isinstance(row.value, Malformed)]
     if not reader.step.taken:

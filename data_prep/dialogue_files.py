@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +29,17 @@ from core.rows import CorpusRow, dict_rows
 
 _SIDES = {
     "seeker": "seeker user human client patient usr customer caller visitor help_seeker",
-    "supporter": "supporter assistant gpt bot ai model chatgpt counselor counsellor therapist sys listener helper agent",
+    "supporter": "supporter assistant gpt bot ai model chatgpt bing bard counselor counsellor therapist sys listener helper "
+    "agent",
     "": "system developer tool function observation function_call",  # neither side
 }
-_TABLES, _LISTS = (".csv", ".tsv", ".xlsx"), ("messages", "conversations")
+_TABLES = (".csv", ".tsv", ".xlsx")
+_LISTS = ("messages", "conversations", "conversation", "dialog", "dialogue", "contents")
 # Possible names of a column or field; the first one with a value counts.
 _IDS = ("dialogue_id", "dialogue", "conversation_id", "conversation", "session_id", "session", "thread_id", "id")
-_ROLES, _TEXTS = ("role", "speaker", "from", "author"), ("text", "content", "value", "utterance")
+_ROLES, _TEXTS = ("role", "speaker", "from", "author"), ("text", "content", "value", "utterance", "parts")
 _ORDERS = ("order", "turn", "turn_index", "timestamp", "time")
+_OTHER_DATES = re.compile(r"(?i)(?<!\d)\d{1,2}[./-]\d{1,2}[./-]\d|\d\s*[ap]\.?m\b|[a-z]{3}\S*\s+\d{1,2},? \d{4}")
 _KEPT = set(Dialogue.model_fields) - {"turns", "usage", "fields"}
 
 
@@ -49,14 +54,14 @@ class Given:
 def read_given(path: Path, language: str | None = None, roles: Mapping[str, Role] | None = None) -> Given:
     """The dialogues of a file in any of these forms, or in our own; see `dialogues_of`."""
     keys = first_object(path, "dialogues").keys()
-    if path.suffix.lower() in (".json", ".eval", *_TABLES) or keys & {*_LISTS, *_ROLES}:
+    if path.suffix.lower() in (".json", ".eval", *_TABLES) or "turns" not in keys:
         with Faults() as faults:
             rows = _rows(path, faults)
             with faults.noting():
                 given = dialogues_of(rows, language, roles, path.stem)
     else:
         given = Given(read_jsonl(path, Dialogue, "dialogues"))
-    check_unique(path, (dialogue.id for dialogue in given.dialogues), "dialogue ids")
+        check_unique(path, (dialogue.id for dialogue in given.dialogues), "dialogue ids")
     one_spelling(given.dialogues, path)
     return given
 
@@ -71,7 +76,7 @@ def dialogues_of(
     """
     sides = {name: side for side, names in _SIDES.items() for name in names.split()}
     sides |= {name.casefold(): side for name, side in (roles or {}).items()}
-    given, repeats, left_out = Given(), Counter[str](), Counter[str]()
+    given, repeats, left_out, places = Given(), Counter[str](), Counter[str](), dict[str, str]()
     with Faults() as faults:
         for number, value in enumerate(values):
             where, record = value if isinstance(value, tuple) else (f"dialogue {number}", value)
@@ -80,7 +85,9 @@ def dialogues_of(
                     record = {"source": source} | _record(record, where, sides, language, left_out)
                     repeats[content := digest(record["turns"])] += 1  # two dialogues may have the same turns
                     record = {"id": digest([content, repeats[content]], 16)} | record
-                given.dialogues.append(Dialogue.model_validate(record))
+                given.dialogues.append(dialogue := Dialogue.model_validate(record))
+                if (first := places.setdefault(dialogue.id, where)) != where:
+                    faults.found.append(f"{where}: id: {dialogue.id} is also that of {first}")
             except UserError as error:
                 faults.found += str(error).splitlines()
             except ValidationError as error:
@@ -102,7 +109,7 @@ def _record(
         place = f"{where}: message {number}"
         if isinstance(message, CorpusRow):
             place, message = message.where, message.value
-        role, content = " ".join(str(_first(message, _ROLES) or "").split())[:60], _first(message, _TEXTS)
+        role, content = " ".join(str(_first(message, _ROLES) or "").split())[:60].rstrip(" :"), _first(message, _TEXTS)
         parts = [_first(part, ("text",)) or part for part in (content if isinstance(content, list) else [content])]
         text = "\n".join(part for part in parts if isinstance(part, str)).strip()  # without images and tool calls
         if (side := sides.get(role.casefold())) is None:
@@ -112,19 +119,32 @@ def _record(
             turns.append({"role": side, "text": text})
         else:
             left_out[f"{role} without text" if side else role] += 1
-    record = dict(value)
+    if not turns and not problems:
+        nothing = "no text by either side" if messages else "expected a list of messages, each with a role and a text"
+        problems.append(f"{where}: {' or '.join(_LISTS[:2])}: {nothing}")
+    record = {key: entry for key, entry in value.items() if key not in _LISTS or isinstance(entry, str)}
     for part in (value.get("metadata"), value.get("fields")):
         record = {**part, **record} if isinstance(part, Mapping) else record
     spoken = record.get("language") or record.get("lang") or language
     problems += [] if spoken else [f"{where}: language: missing: give --language LANGUAGE, or a field language"]
-    if problems or not turns:
-        raise UserError("\n".join(problems) or f"{where}: {' or '.join(_LISTS)}: no text by either side")
-    others = sorted(record.keys() - {*_KEPT, *_IDS, "lang", "model", "object"})
-    fields = {key: str(record[key]) for key in others if isinstance(record[key], str | int | float) and record[key] != ""}
+    if problems:
+        raise UserError("\n".join(problems))
+    about = {*_KEPT, *_IDS, "lang", "model", "object", "metadata", "fields"}
+    others = {key: record[key] for key in sorted(record.keys() - about)}
+    fields = {key: str(value) for key, value in _leaves(others) if isinstance(value, str | int | float) and value != ""}
     names = {"id": _first(record, _IDS), "supporter": _first(record, ("supporter", "model"))}
     kept = {key: record[key] for key in _KEPT if record.get(key)}
     kept |= {key: str(name) for key, name in names.items() if name is not None}
     return kept | {"language": spoken, "turns": turns, "fields": fields}
+
+
+def _leaves(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The fields of an object and of those in it, as `user.country`."""
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{key}", leaf) for key, leaf in _leaves(value))
+        else:
+            yield name, value
 
 
 def _first(value: Any, names: Sequence[str]) -> Any:
@@ -156,9 +176,24 @@ def _grouped(rows: Sequence[CorpusRow], faults: Faults) -> Iterator[tuple[str, A
         if not name:
             faults.found += [f"{turn.where}: dialogue: missing, under all of {', '.join(_IDS)}" for turn in turns]
             continue
-        turns.sort(key=lambda turn: in_order(str(_first(turn.value, _ORDERS) or "")))
+        with faults.noting():
+            turns.sort(key=_when)
         shared = {key: cell for key, cell in turns[0].value.items() if all(turn.value.get(key) == cell for turn in turns)}
         yield turns[0].where, {**shared, "id": name, "messages": turns}
+
+
+def _when(turn: CorpusRow) -> list[str]:
+    """The sort key of a turn in its dialogue: a number, a time of ISO 8601, or a label with numbers. Raises `UserError` for any
+    other form of date, which could be sorted only by guessing."""
+    text = str(_first(turn.value, _ORDERS) or "").strip()
+    try:
+        moment = datetime.fromisoformat(text if "-" in text else "")
+    except ValueError:
+        if _OTHER_DATES.search(text):
+            how = "write it as 2026-05-31 13:05, or number the turns in a column turn"
+            raise UserError(f"{turn.where}: {text!r} does not say when: {how}") from None
+        return in_order(text)
+    return in_order((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC).isoformat(" "))
 
 
 def _samples(log: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

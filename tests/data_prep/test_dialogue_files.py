@@ -95,6 +95,14 @@ def of_openai() -> bytes:
     return json.dumps({"object": "list", "data": stored}).encode()
 
 
+def of_gemini() -> bytes:
+    values = []
+    for id in SAID:
+        contents = [{"role": turn["role"], "parts": [{"text": turn["content"]}]} for turn in chat(id, supporter="model")]
+        values.append({"id": id, "contents": contents, "model": "gpt-9", **ABOUT[id]})
+    return lines(values)
+
+
 def table() -> list[list[str]]:
     """Rows of both dialogues in a jumble: the column `turn` says their order, 2 before 10."""
     rows = []
@@ -143,6 +151,7 @@ FORMS: dict[str, tuple[str, Callable[[], bytes]]] = {
     "chat": ("given.jsonl", of_chat),
     "ShareGPT": ("given.json", of_sharegpt),
     "OpenAI's stored completions": ("given.json", of_openai),
+    "Gemini's contents": ("given.ndjson", of_gemini),
     "CSV": ("given.csv", of_csv),
     "TSV": ("given.tsv", lambda: of_csv("\t")),
     "JSON lines of turns": ("given.jsonl", lambda: lines([dict(zip(table()[0], row, strict=True)) for row in table()[1:]])),
@@ -181,6 +190,26 @@ def test_a_language_of_its_own_counts_before_the_one_for_all() -> None:
     assert [dialogue.language for dialogue in dialogues_of(values, "en").dialogues] == ["zh", "zh"]
 
 
+def test_fields_in_fields_are_kept_under_both_names() -> None:
+    value = {"messages": chat("d1"), "metadata": {"user": {"country": "de", "tags": [1]}, "beta": False}, "week": 18}
+    (dialogue,) = dialogues_of([value], "en").dialogues
+    assert dialogue.fields == {"beta": "False", "user.country": "de", "week": "18"}
+
+
+TIMES = ["2026-05-01 9:58", "2026-05-01T10:59:00+01:00", "2026-05-01 10:00", "2026-05-01T10:01:30.5Z", "2026-05-02"]
+
+
+def test_turns_are_in_order_of_time_and_dates_that_are_no_order_are_refused(tmp_path: Path) -> None:
+    rows = [f"d,user,{n},{time}" for n, time in enumerate(TIMES)]
+    (tmp_path / "x.csv").write_text("\n".join(["id,role,text,timestamp", *reversed(rows)]))
+    (dialogue,) = read_given(tmp_path / "x.csv", "en").dialogues
+    assert [turn.text for turn in dialogue.turns] == [*"01234"]
+    for time in ("5/1/2026 1:05 PM", "01.05.2026 13:05", "1:05 pm", "May 1, 2026 13:05"):
+        (tmp_path / "x.csv").write_text(f'id,role,text,timestamp\nd,user,hi,"{time}"\n')
+        with pytest.raises(UserError, match=f"x.csv:2: '{time}' does not say when: write it as 2026-05-31 13:05"):
+            read_given(tmp_path / "x.csv", "en")
+
+
 def test_further_names_of_speakers_are_sides_too() -> None:
     values = [{"messages": chat("d1", "Mum", "coach")}]
     (dialogue,) = dialogues_of(values, "en", {"mum": "seeker", "Coach": "supporter"}).dialogues
@@ -203,17 +232,19 @@ def test_all_faults_of_a_file_are_told_together_with_line_and_field(tmp_path: Pa
     path.write_bytes(lines(bad))
     with pytest.raises(UserError) as error:
         read_dialogues([path])
-    nothing = "messages or conversations: no text by either side"
+    lists = "messages or conversations:"
+    nothing = "expected a list of messages, each with a role and a text"
     assert str(error.value).splitlines() == [
         f"{path}:2: message 0: role: 'Mum' is unknown: name its side: --set roles.Mum=seeker (or supporter)",
         f"{path}:2: message 1: role: 'coach' is unknown: name its side: --set roles.coach=seeker (or supporter)",
         f"{path}:2: message 2: role: 'Mum' is unknown: name its side: --set roles.Mum=seeker (or supporter)",
         f"{path}:2: message 3: role: 'coach' is unknown: name its side: --set roles.coach=seeker (or supporter)",
         f"{path}:3: language: missing: give --language LANGUAGE, or a field language",
-        *(f"{path}:{line}: {nothing}" for line in (4, 5)),
+        f"{path}:4: {lists} {nothing}",
+        f"{path}:5: {lists} no text by either side",
         f"{path}:6: trial: a number is expected (got 'x')",
         f"{path}:7: message 0: role: missing, under all of role, speaker, from, author",
-        f"{path}:8: {nothing}",
+        f"{path}:8: {lists} {nothing}",
         f"{path}:9: record: expected fields, as in {{name: value}}",
     ]
 
@@ -227,10 +258,15 @@ def test_all_faults_of_a_file_are_told_together_with_line_and_field(tmp_path: Pa
         ("x.csv", "id,role,text\n1,user\n", "x.csv:2: expected 3 columns"),
         ("x.json", "[]", "x.json: no dialogues"),
         ("x.json", '{"samples": null}', "x.json: no dialogues"),
-        ("x.json", '{"conversations": "hi", "language": "en"}', "x.json: entry 0: messages or conversations: no text"),
+        ("x.json", '{"conversations": "hi", "language": "en"}', "x.json: entry 0: messages or conversations: expected a list"),
+        ("x.jsonl", '{"id": 1, "prompt": "hi", "reply": "ho"}', "x.jsonl:1: messages or conversations: expected a list"),
         ("x.json", "3", "x.json: entry 0: record: expected fields, as in {name: value}"),
         ("x.eval", "no zip", "x.eval: not a readable log: "),
-        ("x.jsonl", '{"id": "1", "language": "en", "messages": [{"role": "user", "content": "a"}]}\n' * 2, "duplicate"),
+        (
+            "x.jsonl",
+            '{"id": "1", "language": "en", "messages": [{"role": "user", "content": "a"}]}\n' * 2,
+            "x.jsonl:2: id: 1 is also that of",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused(name: str, content: str, told: str, tmp_path: Path) -> None:
