@@ -317,7 +317,7 @@ def dimension_table(first: FrameworkScores, second: FrameworkScores, language: L
         "Supporters that differ in everything make all dimensions correlate: look at who was compared.",
     )
     heads = (first.title, second.title, "correlation", "disattenuated", *(f"reliability, {x.title}" for x in (first, second)))
-    title = f"Which dimensions go together, {first.title} and {second.title}, {language}"
+    title = f"Which dimensions correlate, {first.title} and {second.title}, {language}"
     return Table(f"study-dimensions-{language}", title, heads, tuple(rows), notes, STUDY)
 
 

@@ -15,7 +15,7 @@ from core.files import digest
 from core.languages import name_of
 from core.records import Language
 from core.statistics.bootstrap import SMOOTHED
-from core.tables import Cell, Estimate, Table, fmt
+from core.tables import Cell, Estimate, Table, fmt, per_cent
 from evalsuite.report.forest import Forest, ForestLine
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
@@ -96,12 +96,9 @@ def judge_tables(frameworks: Sequence[FrameworkScores]) -> Iterator[Table]:
     for framework in frameworks:
         for language in (framework.agreement or [""]) if framework.judge else ():
             figures = framework.agreement.get(language, {}).get(AVERAGE, {})
-            acc, low, high, majority = (
-                None if (part := figures.get(name)) is None else 100 * part
-                for name in ("acc", "acc_low", "acc_high", "majority_acc")
-            )
-            cell = Estimate(acc, low, high, int(figures.get("n", 0)))
-            language_name = name_of(language) if language else None
+            acc, low, high = (figures.get(name) for name in ("acc", "acc_low", "acc_high"))
+            cell = Estimate(acc, low, high, int(figures.get("n", 0))).times(100)
+            language_name, majority = name_of(language) if language else None, per_cent(figures.get("majority_acc"))
             rows.append((framework.title, framework.judge, framework.gold or "nothing", language_name, cell, majority))
     columns = ("framework", "judge", "measured on", "language", "right, %", "most frequent score, %")
     notes = (

@@ -83,10 +83,8 @@ def fork(
     with open_run(folder) as opened, Runner(opened, resolved, console) as runner:
         result = ask(runner, forked, draws, TEMPERATURE)
         failures = opened.failures()
-    facts = [
-        ("Judge", f"{resolved.models.judge.name}, method {resolved.method}"),
-        ("Draws", f"{draws} per side, at a temperature of at least {TEMPERATURE:g}"),
-    ]
+    judged_by = f"{resolved.models.judge.name}, method {resolved.method}"
+    facts = [("Judge", judged_by), ("Draws", f"{draws} per side, at a temperature of at least {TEMPERATURE:g}")]
     supporters = (spec for spec in resolved.models.supporters if spec.name in (source.supporter, other))
     speakers = [*resolved.models.seekers, resolved.models.judge, *supporters]
     sheet = fork_sheet(result, resolved.rubric, facts, [spec.checkpoint for spec in speakers])

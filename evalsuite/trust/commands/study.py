@@ -86,8 +86,7 @@ def study(
     """
     if finished:
         refuse("finished runs need no calls: leave it out", supporter=supporter, model=model, data=data, set=settings)
-        sheet = study_of_runs(finished)
-        return _deliver(sheet, out)
+        return _deliver(study_of_runs(finished), out)
     if not supporter or model is None:
         raise UserError("nothing to study: give --supporter and --model, or scored run folders of several benchmarks")
     if language is not None:
@@ -98,15 +97,9 @@ def study(
         name: resolve(CONFIGS / "eval" / config, settings, out=str(out / name), **played)
         for name, config in (("esc_eval", "api.yaml"), ("emoharbor", "study_emoharbor.yaml"))
     }
-    panel = load_feel_config(
-        CONFIGS / "eval" / "feel.yaml",
-        {
-            "judges": [{"model": model, "persona": persona} for persona in _PERSONAS],
-            "rounds": 1,
-            "languages": [language] if language else None,
-            "out": str(out / "feel"),
-        },
-    )
+    judges = [{"model": model, "persona": persona} for persona in _PERSONAS]
+    overrides = {"judges": judges, "rounds": 1, "languages": [language] if language else None, "out": str(out / "feel")}
+    panel = load_feel_config(CONFIGS / "eval" / "feel.yaml", overrides)
     judge = runs["esc_eval"].models.judge.name
     panel.endpoints.update({name: url for name, url in runs["esc_eval"].config.endpoints.items() if name == judge})
     feel = Feel(panel)
@@ -127,8 +120,7 @@ def study(
     specs = [*played_by.seekers, played_by.judge, *played_by.supporters]
     plumbing = any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in specs)
     names = [spec.name for spec in played_by.supporters]
-    sheet = study_sheet(frameworks, examined, names, played_by.judge.name, plumbing)
-    _deliver(sheet, out)
+    _deliver(study_sheet(frameworks, examined, names, played_by.judge.name, plumbing), out)
     verdicts = [judgement for framework in frameworks for judgement in framework.judgements]
     exit_if_lost(sum(judgement.lost for judgement in verdicts), len(verdicts), "judgements")
 
@@ -141,16 +133,10 @@ def _held(name: str, resolved: DialogueFramework, servers: Launched) -> Framewor
     """A framework's dialogues and verdicts, made now or read from its folder."""
     with open_run(resolved.out) as run, Runner(run, resolved, console, shared=servers) as runner:
         outcome = pipeline.simulate(runner, score=True)
-        people = "cards" if name == "esc_eval" else "profiles"
-        return FrameworkScores(
-            resolved.title,
-            people,
-            list(outcome.dialogues),
-            list(outcome.judgements),
-            resolved.rubric,
-            sum(used.calls for used in sums_of(run.usage().values()).values()),
-            {spec.name for spec in resolved.models.supporters if spec.floor},
-        )
+        records = [*outcome.dialogues], [*outcome.judgements], resolved.rubric
+        calls = sum(used.calls for used in sums_of(run.usage().values()).values())
+        floors = {spec.name for spec in resolved.models.supporters if spec.floor}
+        return FrameworkScores(resolved.title, "cards" if name == "esc_eval" else "profiles", *records, calls, floors)
 
 
 def _panel(feel: Feel, folder: Path, first: FrameworkScores, servers: Launched) -> FrameworkScores:
