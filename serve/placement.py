@@ -1,4 +1,4 @@
-"""Which GPU holds what: servers of known sizes on GPUs of known memory, all at the same time or in phases.
+"""Places servers of known size on GPUs of known memory, all at the same time or in phases.
 
 The planner takes the fastest of what fits (`serve.roofline`). It chooses how many GPUs a model is split over, how many equal
 servers it gets (until no GPU is left, or none helps), whether the judge runs beside the others or after them, and whether all
@@ -41,7 +41,7 @@ class Arrangement:
 
 
 def demands_of(units: Sequence[ServerUnit], machine: Machine, needs: Needs | None = None) -> list[Demand] | None:
-    """What the servers of each unit take; None where the memory of a GPU or the size of a model is unknown."""
+    """The size and the work of the servers of each unit; None where that or the memory of a GPU is unknown."""
     demands: list[Demand] = []
     for unit in units:
         folders = [place_of(where) for _, _, where in unit.adapters]
@@ -55,7 +55,7 @@ def demands_of(units: Sequence[ServerUnit], machine: Machine, needs: Needs | Non
 
 
 def usable(gpu: Gpu) -> int:
-    """Bytes of a GPU that servers may divide."""
+    """Bytes of a GPU that servers may share."""
     memory = gpu.memory or 0
     return min(int(memory * USABLE), memory - gpu.used)
 
@@ -196,17 +196,16 @@ def phases(
     fitting = sorted((sum(x.pace.hours for x in layout if x), n) for n, layout in enumerate(layouts) if None not in layout)
     if not fitting:
         lacking = {n: demands[-1][n] or [] for n, layout in enumerate(layouts[-1]) if layout is None}
-        part = max(
-            lacking, key=lambda n: fewest(lacking[n], machine) or math.inf
-        )  # enough GPUs for it are enough for the others
+        # Enough GPUs for this phase are enough for the others.
+        part = max(lacking, key=lambda n: fewest(lacking[n], machine) or math.inf)
         purpose = "to judge with" if part == len(layouts[-1]) - 1 else "to hold the dialogues with"
         raise refusal(lacking[part], machine, purpose)
     return planned[fitting[0][1]]
 
 
 def _part(models: Sequence[ModelSpec], first: bool, by_turns: Sequence[ModelSpec], needs: Needs) -> PhaseModels:
-    """A phase with what its models are asked: the dialogues of its supporters. The first phase also holds those of supporters
-    that are served elsewhere."""
+    """A phase with the work of its models: the dialogues of its supporters, in the first phase also of those that are served
+    elsewhere."""
     specs = {spec.name: spec for spec in models}
     works = {name: needs[name] for name in specs if name in needs}
     own = {spec.name: needs[spec.name].dialogues for spec in by_turns if spec.name in needs}

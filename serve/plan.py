@@ -119,7 +119,7 @@ def plan_servers(
 
 
 def _notes(unit: ServerUnit, machine: Machine, place: Place | None) -> Iterator[str]:
-    """What a user should know of a server beside its command."""
+    """What the command of a server does not show."""
     for repository in dict.fromkeys(name for owner in unit.specs for name in unpinned(owner)):
         yield f"{repository} is not pinned: the hub's newest is taken; name its commit in the spec (revision, adapter_revision)"
     if unit.serve.dtype == "auto":
@@ -143,9 +143,9 @@ def prepare(specs: Sequence[ModelSpec]) -> None:
 
 
 def _files(unit: ServerUnit, gpu: bool, resolve: bool) -> _Files:
-    """What the server of a unit reads: checkpoint, names that it has, adapters by name, the largest rank of these; and notes.
+    """The checkpoint of a unit's server, its served names, adapters by name, their largest rank, and notes on what is missing.
 
-    With `resolve` all is downloaded, made and merged before a server starts, so that its start takes no longer for it; without,
+    With `resolve` all of it is downloaded, made and merged first, outside the time that a server may take to start; without,
     nothing is made, read or downloaded.
     """
     spec, adapters, rank, notes = unit.specs[0], dict[str, Path](), 1, list[str]()
@@ -188,7 +188,7 @@ def _files(unit: ServerUnit, gpu: bool, resolve: bool) -> _Files:
 
 
 def learn_shapes(specs: Sequence[ModelSpec]) -> None:
-    """Fetch the config.json, a few kB, of hub checkpoints whose size is not known yet; without a network that stays so."""
+    """Fetch the config.json, a few kB, of hub checkpoints of unknown size; without a network they stay unknown."""
     for spec in specs:
         if spec.checkpoint and spec.endpoint.base_url is None and on_hub(spec.checkpoint) and size_of(spec) is None:
             with suppress(UserError):
@@ -196,7 +196,7 @@ def learn_shapes(specs: Sequence[ModelSpec]) -> None:
 
 
 def _folder(place: str, what: str, notes: list[str]) -> Path | None:
-    """The folder that a place names, even where there is none, which `notes` then say; None for a name on the hub."""
+    """The folder that a place names; `notes` say so if it does not exist. None for a name on the hub."""
     try:
         return local_path(place, what)
     except UserError as error:
@@ -213,7 +213,7 @@ PHASES = ("phase", "dialogues", "at once", "a second", "tokens/s", "start, min",
 def overview(
     parts: Sequence[PhaseModels], phases: Sequence[Sequence[ServerPlan]], machine: Machine, more: Sequence[str] = ()
 ) -> Iterator[Table]:
-    """The servers of all phases with their memory in GiB on each GPU; and how fast each phase is, where that is known."""
+    """The servers of all phases with their memory in GiB on each GPU, and the speed of each phase where it is known."""
     rows, timed, notes, hours = list[tuple[Cell, ...]](), list[tuple[Cell, ...]](), [*more], 0.0
     count, idle = len(machine.gpus), list[str]()
     for number, (part, plans) in enumerate(zip(parts, phases, strict=True), start=1):

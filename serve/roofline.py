@@ -1,4 +1,4 @@
-"""What a server takes, and how fast it is: a roofline over its GPU's data sheet. The shares of a peak are in `core.machine`.
+"""The memory that a server needs, and its speed: a roofline over its GPU's data sheet. Shares of a peak are in `core.machine`.
 
 A step of a server that answers b dialogues at once gives each a token. It takes the longest of
 
@@ -44,14 +44,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Demand:
-    """What each of the equal servers of a unit takes."""
+    """The needs of each of the equal servers of a unit."""
 
     unit: ServerUnit
     size: Size
     context: int
     """Tokens of a request at most: vLLM starts only with cache for one."""
     work: Workload | None = None
-    """Of all of them together; None where it is unknown."""
+    """Of all of them together; None: unknown."""
 
     @property
     def length(self) -> int:
@@ -59,7 +59,7 @@ class Demand:
         return min(self.work.length, self.context) if self.work and self.work.length else self.context
 
     def splits(self, gpus: int) -> list[int]:
-        """Over how many GPUs a copy can be split, fewest first."""
+        """The numbers of GPUs that a copy can be split over, fewest first."""
         if self.unit.serve.tensor_parallel is not None:
             return [self.unit.serve.tensor_parallel]
         return [n for n in (1, 2, 4, 8, 16) if n * self.unit.copies <= gpus and self.size.splits(n)]
@@ -74,7 +74,7 @@ class Demand:
         return self.size.weights(split) + overhead(gpu) + max(request, dialogues * self.dialogue(gpu, split))
 
     def seconds(self, place: Place, dialogues: float) -> tuple[float, str]:
-        """Seconds that a dialogue takes of it with so many in a copy, and what takes most of them."""
+        """Seconds of its time per dialogue, with so many of them in a copy, and what takes most of these seconds."""
         assert self.work is not None
         faster = place.split * DOUBLED ** math.log2(place.split)
         eight = 2 if place.card.fp8 and "weights" in self.size.fp8 else 1
@@ -105,12 +105,12 @@ class Pace:
 
     @property
     def hours(self) -> float:
-        """Of the phase, with the start; the last dialogues take as long as others, though the servers are not full then."""
+        """With the start. The last dialogues count as no faster than the others, though the servers are no longer full."""
         return (self.start + (self.dialogues + self.at_once) / self.per_second) / 3600
 
 
 def pace(servers: Sequence[tuple[Demand, Sequence[Place]]]) -> Pace:
-    """The rate of a phase in which each model has servers at these places; no time at all where the work is unknown."""
+    """The pace of a phase in which each model has servers at these places; an empty one where the work is unknown."""
     works = [demand.work for demand, _ in servers if demand.work and demand.work.dialogues]
     if not works or len(works) < len(servers):
         return Pace()

@@ -1,4 +1,4 @@
-"""What a model takes on GPUs: weights, cache, overhead. Every formula and every assumption is written here.
+"""The memory that a model needs on GPUs: weights, cache, overhead. Every formula and every assumption is written here.
 
 Shapes come from a checkpoint's config.json, or before it is downloaded from configs/serve/architectures.yaml. Parameters are
 counted in safetensors headers where the weights are on this machine, and by transformers where only a config.json is; for what
@@ -27,9 +27,9 @@ from serve.checkpoints.tensors import check_checkpoint, stored_tensors, weight_f
 GIB = 2**30
 ARCHITECTURES = CONFIGS / "serve" / "architectures.yaml"
 BLOCK = 16  # tokens of cache that vLLM hands out at once
-LARGE = 70 * GIB  # GPUs from here on get vLLM's larger batches (an A100 does not: it needs less than is planned)
-# Beside weights and cache: contexts, graphs, the activations and logits of a batch, which is larger on a large GPU. Assumed (an
-# H100 took 2.1 GiB for the embedded model, 2.4 for a 7B); vLLM measures it, and its cache is shown beside the planned one.
+LARGE = 70 * GIB  # from here on vLLM takes larger batches (not on an A100, which needs less than is planned)
+# Contexts, graphs, the activations and logits of a batch, which is larger on a large GPU. Assumed (an H100 took 2.1 GiB for the
+# embedded model, 2.4 for a 7B); vLLM measures it at the start, and its cache is then shown next to the planned one.
 OVERHEAD, OF_LARGE = int(2.75 * GIB), int(4.75 * GIB)
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
@@ -91,7 +91,7 @@ class Size:
 
 
 def overhead(gpu: int) -> int:
-    """What a server takes of a GPU of so many bytes beside weights and cache."""
+    """Bytes that a server needs on a GPU of so many bytes in addition to weights and cache."""
     return OF_LARGE if gpu >= LARGE else OVERHEAD
 
 
@@ -139,8 +139,8 @@ def config_size(config: Mapping[str, Any], counts: Mapping[str, int] | None = No
 
 @cache
 def _built(config: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """A config.json, given as text, with what it leaves to the code; and the parameters by name of transformers' model, made
-    without weights. Both are as given and empty where transformers is not installed or has no such model."""
+    """A config.json, given as text, completed with the defaults of transformers' model of that kind, and the parameters of this
+    model by name, counted without weights. As given, and none, where transformers is not installed or has no such model."""
     fields = json.loads(config)
     if fields.get("model_type") and all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
         import torch

@@ -36,7 +36,7 @@ class Workload:
     kept: bool = True
 
     def __add__(self, other: Workload) -> Workload:
-        """Both, on one server."""
+        """The work of two models on one server."""
         of, both = max(self.of, other.of), (self, other)
         dialogues = min(self.dialogues + other.dialogues, of or float("inf"))  # above that, both are in the same dialogues
         read, written = (sum(getattr(w, name) * w.dialogues for w in both) / max(dialogues, 1) for name in ("read", "written"))
@@ -98,7 +98,7 @@ class ServerUnit:
 
 
 def units_of(specs: Sequence[ModelSpec], split_adapters: bool) -> list[ServerUnit]:
-    """The servers that the specs without an endpoint of their own need, one a base; `split_adapters`: one a base or adapter.
+    """The servers that specs without an endpoint of their own need: one per base; `split_adapters`: one per base or adapter.
 
     Two specs share a server when checkpoint, revision, chat template and serve options agree. `transformers serve` holds one.
     """
@@ -124,8 +124,8 @@ def units_of(specs: Sequence[ModelSpec], split_adapters: bool) -> list[ServerUni
 
 
 def check_machine(unit: ServerUnit, machine: Machine) -> None:
-    """Raise `UserError` for more GPUs than a machine has, and for what kills vLLM's CPU build, server and all: a prompt that it
-    reads in parts and samples with a seed."""
+    """Raise `UserError` for more GPUs than a machine has, and on a CPU for sampling with a seed: vLLM's CPU build dies when it
+    reads such a prompt in parts."""
     options, gpus = unit.serve, len(machine.gpus)
     needed = unit.gpus * (options.replicas if gpus else 1)  # on a CPU replicas share the cores
     if needed > max(gpus, 1) and (gpus or not machine.has_gpu):  # where GPUs cannot be listed, vLLM finds them

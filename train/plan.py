@@ -1,4 +1,4 @@
-"""`python -m train plan RECIPE`: what a recipe takes, before anything is downloaded: parameters, memory, steps, tokens, hours.
+"""`python -m train plan RECIPE`: what a training needs, told before anything is downloaded: parameters, memory, steps, hours.
 
 The arithmetic is that of `train.sizes`; here are the GPUs, the data, and the tables.
 """
@@ -128,7 +128,7 @@ def make_plan(recipe: Recipe[Any], gpu: CardName = "h100", gpus: int = 1) -> dic
         server = {"weights": weights, "cache": cache, "overhead": OVERHEAD, "total": weights + cache + OVERHEAD}
     flops = {n: float(seen) * n * flops_per_token(shape, n, checkpointing) for n in (mean, longest)}
     hours = {n: total / (gpus * card.peak * 1e12 * TRAINS) / 3600 for n, total in flops.items()}
-    cost = "6 N a token, with gradient checkpointing" if checkpointing else "4 N a token, without gradient checkpointing"
+    cost = "6 N per token, with gradient checkpointing" if checkpointing else "4 N per token, without gradient checkpointing"
     notes = [
         f"hours: ({cost}, + the adapter's and attention's) / (GPUs × {card.peak:g} TFLOP/s × {TRAINS:g} reached); without "
         "evaluations, padding and loading",
@@ -184,7 +184,7 @@ def make_plan(recipe: Recipe[Any], gpu: CardName = "h100", gpus: int = 1) -> dic
 
 
 def tables(plan: dict[str, Any]) -> list[Table]:
-    """A plan as two tables: what it comes to, and memory by part (GiB a GPU)."""
+    """A plan as tables: the totals, and memory by part (GiB per GPU)."""
     packed = f", packed into {plan['rows']:,} rows" if plan["rows"] < plan["examples"] else ""
     whole = {
         "base": f"{plan['base']} ({plan['architecture_from']})",
@@ -217,13 +217,13 @@ def plan(
     gpu: Annotated[CardName, typer.Option(help="GPU that memory and hours are for.")] = "h100",
     gpus: Annotated[int, typer.Option(min=1, help="How many of them.")] = 1,
 ) -> None:
-    """What a recipe takes: parameters, memory by part and GPU, steps, tokens, hours. Nothing is loaded or downloaded.
+    """Show what a training needs: parameters, memory by part and GPU, steps, tokens, hours. Nothing is loaded or downloaded.
 
     The recipe's settings can be overridden as for training. A recipe whose adapter vLLM could not serve is refused. Example:
 
     python -m train plan configs/train/esc_role_qwen1.5_14b.yaml --gpus 8 --lora_r 32
     """
-    # A plan for GPUs is made without one, where the trainer's settings refuse bf16 unless they hear of a CPU.
+    # Machines without a GPU plan for one, too; there the trainer refuses bf16 unless use_cpu is set.
     recipe = read_recipe(config, [*context.args, "--use_cpu", "true"])
     with at(config):
         figures = make_plan(recipe, gpu, gpus)

@@ -58,7 +58,7 @@ def test_headers_of_run_configs_say_what_the_planner_says() -> None:
 
     run = Run.of("esc_eval.yaml", "my-model@http://127.0.0.1:8000/v1")
     found = {text: len(answer(run, text).phases) for text in ("48", "80", "2x40", "2x80")}
-    said = "one after the other on one 48 or 80 GB GPU or two of 40 GB, at once on two of 80 GB"
+    said = "one after the other on one GPU of 48 or 80 GB or two of 40 GB, and together on two of 80 GB"
     assert said in header("esc_eval.yaml") and [*found.values()] == [2, 2, 2, 1]
     assert "on four 80 GB GPUs" in header("esc_eval_full.yaml")
 
