@@ -16,8 +16,7 @@ SPEC_FILES = (".yaml", ".yml")
 
 @dataclass(frozen=True)
 class Address:
-    """A model behind a URL. `name` is the server's name for it, or the name of a spec; `key_variable` is the environment
-    variable that holds the key."""
+    """A model behind a URL: `name` is the server's name or a spec's, `key_variable` the environment variable with the key."""
 
     name: str
     url: str
@@ -64,8 +63,7 @@ def check_key_variable(variable: str, where: str) -> None:
 
 
 def secret_of(variable: str, where: str) -> str:
-    """The key (or another header's value) in an environment variable. Raises `UserError` if it is unset or not allowed in a
-    header."""
+    """The key (or another header's value) in an environment variable. Raises `UserError` if it is unset or unfit."""
     value = os.environ.get(variable)
     if not value:
         raise UserError(f"{where}: set the environment variable {variable} to its API key")

@@ -42,8 +42,7 @@ class AgentCall(Settings):
     `{dialogue}`, `{card}`, `{exchange}` (from 1) and `{role}` their values; the text `{messages}` alone becomes the whole
     chat."""
     response: Annotated[str, Field(pattern=r"^(/.*)?$")] = ""
-    """A JSON pointer to the part of the response to use (`/output/0/text`; -1 is the last item of a list): the text of a turn,
-    or the id of an opened session."""
+    """A JSON pointer into the response (`/output/0/text`; -1: the last item) to a turn's text, or an opened session's id."""
 
     @field_validator("path")
     @classmethod
@@ -78,22 +77,18 @@ class Endpoint(Settings):
     """How the server constrains an answer: vLLM's `structured_outputs`, OpenAI's `json_schema` (a `response_format`), or
     `none`: plain text, which is parsed. Null: tried out with the first answers."""
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    """Log-probabilities to request per token; 0: none. Null: 20, the most that OpenAI and vLLM give, or none if the server
-    refuses them."""
+    """Log-probabilities to request per token; 0: none. Null: 20 (OpenAI's and vLLM's limit), or none if refused."""
     max_tokens_field: MaxTokensField | None = None
     """The server's name for the limit on a reply. Null: `max_tokens`, or the other name if the server wants that."""
     max_response_mb: Annotated[int, Field(gt=0, le=1024)] = 8
     """Limit on the size of an answer in megabytes, decompressed; longer answers are rejected. Even the longest replies with
     log-probabilities are far smaller."""
     any_model: bool = False
-    """Accept answers whatever model name they carry, for routers that spell it in several ways. Otherwise the run stops when
-    the name changes."""
+    """Accept answers under any model name, for routers that spell it variously. Otherwise a change of name ends the run."""
     lists_models: bool = True
-    """Whether the list of models (`/models`) takes the key: a run looks there before its first call. Anthropic's wants the key
-    in another header."""
+    """Whether `/models` takes the key: a run looks there before its first call. Anthropic's wants the key in another header."""
     system_role: bool | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Whether the server accepts a system message; false: it is put before the user's first message. Null: true until the
-    server refuses one."""
+    """Whether it accepts a system message; if not, that is put before the user's first. Null: true until refused."""
     extra_body: dict[str, Any] = Field(default={}, exclude_if=lambda fields: not fields)
     """Further fields of every request, such as `enable_thinking`, `reasoning_effort` or a gateway's `provider`."""
     headers: dict[str, str] = Field(default={}, exclude_if=lambda names: not names)

@@ -50,8 +50,7 @@ def say(text: object, err: bool = False) -> None:
 
 
 def printable(text: str) -> str:
-    """Text that is safe to print: escape codes, direction marks and other invisible characters are written out, as `\\x1b`.
-    Line ends stay."""
+    """Text that is safe to print: escape codes, direction marks and the like are written as `\\x1b`; line ends stay."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -110,8 +109,7 @@ def _installed() -> Iterator[None]:
 
 
 class _Pipe(io.FileIO):
-    """A stream whose reader may go away (`esc-eval … | head`): further output is discarded, and the program finishes its
-    work."""
+    """A stream whose reader may go away (`esc-eval … | head`): further output is discarded, and the program continues."""
 
     def write(self, data: Any) -> int:
         try:

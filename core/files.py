@@ -1,5 +1,4 @@
-"""Reading and writing files: YAML and JSON lines into pydantic models, with errors that name file, line and field; atomic
-writes."""
+"""Reading files into pydantic models, with errors that name file, line and field, and writing them atomically."""
 
 from __future__ import annotations
 
@@ -347,8 +346,7 @@ def validated(model: type[M], value: Any, where: object) -> M:
 
 
 def read_jsonl(path: Path, model: type[M], what: str, allow_empty: bool = False) -> list[M]:
-    """The records of a JSONL file. Raises `UserError` with file, line and field at the first invalid line, and for an empty
-    file."""
+    """The records of a JSONL file. Raises `UserError` with file, line and field of an invalid line, or for an empty file."""
     return [record for _, record in read_placed(path, model, what, allow_empty)]
 
 

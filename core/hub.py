@@ -55,8 +55,7 @@ class Publication:
 
 
 def publish(publication: Publication, private: bool) -> str:
-    """Commit the files, in a new repository if need be; returns the commit's URL. Raises `UserError` if the hub refuses or
-    there is no token."""
+    """Commit the files, in a new repository if need be; returns the commit's URL. Raises `UserError` if the hub refuses."""
     need_modules("huggingface_hub", purpose="publishing on the hub")
     import httpx
     from huggingface_hub import CommitOperationAdd, HfApi

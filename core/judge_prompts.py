@@ -51,8 +51,7 @@ def says_scale(prompts: PromptPack) -> bool:
 
 
 def asks(prompts: PromptPack, method: str, rubric: Rubric) -> bool:
-    """Whether a pack has this method's request, and tells the judge the rubric's scale. Users' own packs are trusted to tell
-    scales of digits."""
+    """Whether a pack has this method's request, and tells the judge the scale. Users' own packs are trusted to tell digits."""
     if published(method) or method in ("criteria", *ALONE) or says_scale(prompts):
         return True
     has_request = any(prompts.folder.glob(f"*/{_request(method)}"))
@@ -172,8 +171,8 @@ def _labelled(rubric: Rubric, dimensions: Sequence[str], language: Language, met
 
 
 def _rules(rubric: Rubric, key: str, language: Language) -> dict[str, object]:
-    """A dimension's values for templates. `levels` has every score of the scale, from which a judge learns it if the scales of
-    dimensions differ; a dash replaces a missing text."""
+    """A dimension's values for templates: `levels` has every score, from which judges learn a scale; a dash if it has no
+    text."""
     dimension, scale, nothing = rubric.dimensions[key], rubric.scale_of(key), word(NOT_APPLICABLE, language)
     levels = {scale.name(score, language): text for score, text in rubric.texts(key, language).items()}
     question = (rubric.questions or {}).get(key)

@@ -142,8 +142,7 @@ def _words(language: str, here: Path) -> Wording:
 
 
 def asked_in(language: str) -> Wording:
-    """The words by which answers are read. Prompts that fix an answer's headings do so in Chinese for Chinese, and in English
-    for all other languages."""
+    """The words by which answers are read: prompts that fix headings do so in Chinese for Chinese, and in English otherwise."""
     return words(lineage(language)[-1] if lineage(language)[-1] in PAPER_LANGUAGES else ENGLISH)
 
 

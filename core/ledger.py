@@ -31,8 +31,7 @@ _EXAMPLES = 3  # places kept for each reason
 
 @dataclass
 class BuildStep:
-    """Counts of a step. `examples` has the first few places for each reason to drop; `changed` counts items that were kept but
-    modified (shortened, for instance)."""
+    """Counts of a step. `examples` has the first places for each reason to drop; `changed` counts kept but modified items."""
 
     name: str
     taken: int = 0

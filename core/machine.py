@@ -102,8 +102,6 @@ class Machine:
     gpus: tuple[Gpu, ...] = ()
     has_gpu: bool = False
     """Whether servers run on GPUs, even if these cannot be listed."""
-    imagined: bool = False
-    """Whether it is only planned for, and not this machine."""
     nodes: int = 1
     """The number of equal machines: of a Slurm job, or of a plan with more than `NODE` GPUs."""
 
@@ -115,25 +113,22 @@ class Machine:
         listed = {gpu.name: gpu for gpu in listed_gpus()}
         nodes = os.environ.get("SLURM_JOB_NUM_NODES", "")
         gpus = tuple(listed.get(name, Gpu(name)) for name in visible_gpus())
-        return cls(gpus, True, nodes=int(nodes) if nodes.isdecimal() else 1)
+        return cls(gpus, True, int(nodes) if nodes.isdecimal() else 1)
 
     @classmethod
     def parse(cls, text: str) -> Machine:
         """A machine given by its GPUs: `8xh100`, or by their gigabytes (10⁹ bytes): `80,80` or `2x80`; see `Gpu.card`."""
         gpus: list[Gpu] = []
         for part in text.lower().split(","):
-            match = re.fullmatch(
-                r"\s*(?:(\d{1,2})\s*[x×*]\s*)?(?:(\d{1,4}(?:\.\d+)?)\s*(?:gb?)?|([a-z]\S*))\s*", part, re.ASCII
-            )
+            form = r"\s*(?:(\d{1,2})\s*[x×*]\s*)?(?:(\d{1,4}(?:\.\d+)?)\s*(?:gb?)?|([a-z]\S*))\s*"
+            match = re.fullmatch(form, part, re.ASCII)
             card = next((card for name, card in CARDS.items() if match and name == match[3]), None)
             size = float(match[2] or 0) if match and not card else float(card.gigabytes) if card else 0.0
             if match is None or match[1] == "0" or not size:
-                raise UserError(
-                    f"--gpus {text!r}: give GPUs by name ({', '.join(CARDS)}) or by their gigabytes: 8xh100, 80,80 or 2x80"
-                )
+                raise UserError(f"--gpus {text!r}: give names ({', '.join(CARDS)}) or gigabytes: 8xh100, 80,80 or 2x80")
             model = card.label if card else ""
             gpus += [Gpu(str(len(gpus) + n), int(size * 10**9), model=model) for n in range(int(match[1] or 1))]
-        return cls(tuple(gpus[:NODE]), True, True, -(-len(gpus) // NODE))
+        return cls(tuple(gpus[:NODE]), True, -(-len(gpus) // NODE))
 
     def __str__(self) -> str:
         """`2 × 80 GB`."""
@@ -164,8 +159,7 @@ def listed_gpus() -> list[Gpu]:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs visible to a server on this machine, by their names in CUDA_VISIBLE_DEVICES; empty if there are none or they
-    cannot be listed."""
+    """The GPUs visible to servers here, by their names in CUDA_VISIBLE_DEVICES; empty if they cannot be listed."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [gpu.strip() for gpu in chosen.split(",") if gpu.strip() and gpu.strip() != "-1"]
@@ -181,10 +175,8 @@ def gpu_problem() -> tuple[str, str] | None:
             return "nvidia-smi fails", "load the driver (a reboot after its installation), then try nvidia-smi by hand"
         return "no GPU found (no nvidia-smi)", "install NVIDIA's driver, or in a container pass the GPUs (--gpus all)"
     if int(driver[1]) < DRIVER and _cuda_of_driver() < CUDA:
-        return (
-            f"NVIDIA driver {driver[0]}",
-            f"vLLM 0.33 and torch are built for CUDA {CUDA}, which needs driver {DRIVER} or newer",
-        )
+        remedy = f"vLLM 0.33 and torch are built for CUDA {CUDA}, which needs driver {DRIVER} or newer"
+        return f"NVIDIA driver {driver[0]}", remedy
     if not visible_gpus() and "CUDA_VISIBLE_DEVICES" in os.environ:
         return f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} hides every GPU", "unset it, or name a GPU"
     return None
@@ -247,8 +239,7 @@ def _processor_flags() -> frozenset[str]:
 
 
 def precision(gpu: bool | None = None) -> tuple[Precision, str]:
-    """The precision of a server on this machine for `auto` in its spec, and the reason. `gpu`: whether on a GPU (None:
-    check)."""
+    """The precision of a server here if its spec says `auto`, and the reason. `gpu`: whether on a GPU (None: check)."""
     if has_gpu() if gpu is None else gpu:
         if (oldest := _capability()) is not None and oldest < AMPERE:
             return "float16", f"a GPU of compute capability {oldest} has no bf16 instructions"

@@ -33,14 +33,12 @@ def _replace(text: str, key: str) -> str:
 
 
 def mask_answer(text: str, key: str | None) -> str:
-    """Model text without the key, also in JSON or a URL. A key of fewer than `SECRET_FROM` characters stays: masking it would
-    remove ordinary words, or a verdict."""
+    """Model text without the key, also in JSON or a URL; a key shorter than `SECRET_FROM` stays, since it may be a word."""
     return text if key is None or not SECRET_FROM <= len(key) <= len(text) else _replace(text, key)
 
 
 def mask_message(text: str, key: str | None) -> str:
-    """An error message without the key, also in JSON or a URL; a key of fewer than `SECRET_FROM` characters is masked only as a
-    separate word."""
+    """An error message without the key, also in JSON or a URL; a key shorter than `SECRET_FROM` only as a separate word."""
     if key is None:
         return text
     if len(key) >= SECRET_FROM:

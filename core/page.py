@@ -1,5 +1,4 @@
-"""The common base of the project's HTML pages: all text is escaped, only the pages' own scripts run, and nothing is loaded from
-the network."""
+"""The base of the project's HTML pages: text is escaped, only their own scripts run, and nothing is loaded from the network."""
 
 from __future__ import annotations
 
@@ -34,13 +33,14 @@ def environment(folder: Path) -> jinja2.Environment:
     # orjson writes Chinese as it is (json.dumps would write six bytes per character); tojson then escapes <, >, & and '.
     env.policies["json.dumps_function"] = lambda value, **_: orjson.dumps(value).decode()
     env.tests["estimate"] = lambda cell: isinstance(cell, Estimate)
-    env.filters |= {"fmt": _fmt, "is_numeric": is_numeric, "kinds": _kinds, "csv_link": _csv_link}
+    env.filters |= {"fmt": _fmt, "is_numeric": is_numeric, "kinds": _kinds}
+    data_url = "data:text/csv;charset=utf-8;base64,"
+    env.filters["csv_link"] = lambda table: data_url + base64.b64encode(to_csv(table).encode()).decode()
     return env
 
 
 class Scripts(NamedTuple):
-    """A page's scripts in order, plotly (compressed), and their hashes for the content policy: only scripts with these hashes
-    run, so an injected element would do nothing."""
+    """A page's scripts, plotly (compressed), and their hashes, which alone the content policy allows to run."""
 
     texts: list[Markup]
     plotly: Markup
@@ -76,8 +76,7 @@ def _fmt(cell: Cell, decimals: int = 2) -> str:
 
 
 def _kinds(table: Table) -> list[tuple[bool, int]]:
-    """Whether each column is numeric, and its decimals: the table's own, else two if all its numbers are within [-1, 1] and one
-    otherwise."""
+    """Whether each column is numeric, and its decimals: the table's own, else two if all numbers are in [-1, 1], or one."""
     kinds = []
     for column in range(len(table.columns)):
         cells = [row[column] for row in table.rows]
@@ -85,8 +84,3 @@ def _kinds(table: Table) -> list[tuple[bool, int]]:
         small = all(abs(figure) <= 1 for figure in figures if isinstance(figure, float))
         kinds.append((is_numeric(table, column), table.decimals or (2 if small else 1)))
     return kinds
-
-
-def _csv_link(table: Table) -> str:
-    """A table's CSV file as a data URL."""
-    return "data:text/csv;charset=utf-8;base64," + base64.b64encode(to_csv(table).encode()).decode()

@@ -14,8 +14,7 @@ from core.settings import Pattern
 
 
 class Patterns(RootModel[tuple[Pattern, ...]]):
-    """Patterns in order. Each is searched only in texts that contain its signs, strings that every match contains: most texts
-    match none of dozens of patterns."""
+    """Patterns in order. Each is searched only in texts with its signs, strings in every match, since most texts match few."""
 
     def __len__(self) -> int:
         return len(self.root)

@@ -101,8 +101,7 @@ def table_lines(path: Path, sheet: str | None = None) -> list[tuple[str, list[st
 
 
 def csv_records(path: Path, text: str, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """The first line and the cells of every record of a CSV text. Raises `UserError` for an unclosed quote, which swallows the
-    rest of the file."""
+    """First line and cells of each record of a CSV text. Raises `UserError` for an unclosed quote, which swallows the rest."""
     reader, line = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True), 1
     try:
         for cells in reader:

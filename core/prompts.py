@@ -33,8 +33,7 @@ _GAP = r"(?:[^\w\[\]［］【】]|_){0,20}"
 
 
 class PromptPack:
-    """The prompts of a framework in every language. A pack is data: its templates are sandboxed, and links must not lead out of
-    its folder."""
+    """The prompts of a framework in every language. Packs are data: templates are sandboxed, and links stay inside."""
 
     def __init__(self, name: str) -> None:
         self.folder = Path(name) if "/" in name else CONFIGS / "prompts" / name
@@ -79,16 +78,13 @@ class PromptPack:
         return self._environments[language]
 
     def own_wording(self, languages: Iterable[Language], parts: Mapping[str, Sequence[str]]) -> list[str]:
-        """The parts (name → patterns of their files) that differ from the published words: all of them in a pack that was never
-        imported."""
+        """The parts (name → patterns of files) that differ from the published words: all, if the pack was not imported."""
         path, codes = self.folder / PUBLISHED, list(languages)
         published = read_object(path, "a list of published files") if path.is_file() else {}
 
         def as_published(language: Language, patterns: Sequence[str]) -> bool:
             files = [file for pattern in patterns for file in (self.folder / language).glob(pattern)]
-            return bool(files) and all(
-                sha256_file(file) == published.get(file.relative_to(self.folder).as_posix()) for file in files
-            )
+            return bool(files) and all(published.get(str(file.relative_to(self.folder))) == sha256_file(file) for file in files)
 
         return [name for name, patterns in parts.items() if not all(as_published(code, patterns) for code in codes)]
 
@@ -164,9 +160,7 @@ def _check_files(folder: Path) -> None:
     inside = folder.resolve()
     for path in sorted(folder.rglob("*")):
         if not path.resolve().is_relative_to(inside):
-            raise UserError(
-                f"prompt pack {folder}: {path.relative_to(folder)} is a link that leads out of the pack: put a copy there"
-            )
+            raise UserError(f"prompt pack {folder}: {path.relative_to(folder)} is a link that leads out of the pack: copy it")
         if not path.is_dir() and not path.is_file():
             raise UserError(f"prompt pack {folder}: {path.relative_to(folder)} is not a file")
         if path.is_file() and path.stat().st_size > _LARGEST:

@@ -252,8 +252,7 @@ ReadCorpus = Callable[[list[Path], CorpusReader], Iterator[CorpusItem]]
 
 
 class Source(CorpusFacts):
-    """A corpus and its reader: `read` gets the sorted paths that match `files`, and yields items with the corpus's name as
-    their `source`."""
+    """A corpus and its reader: `read` gets the sorted paths that match `files`, and yields items with its name as `source`."""
 
     name: str
     read: ReadCorpus
@@ -310,8 +309,7 @@ def read_table(path: Path, model: type[M], what: str, each: Callable[[str, M], N
 
 
 def dict_rows(path: Path, faults: Faults) -> list[CorpusRow]:
-    """The rows of a table (see `core.people_tables`), of JSON lines or of a JSON list; those that cannot be read are added to
-    `faults`."""
+    """The rows of a table (see `core.people_tables`), JSON lines or a JSON list; `faults` gets those that cannot be read."""
     reader = CorpusReader(BuildStep(path.name), tidy=False)
     rows = list(_table_rows(path, reader) if path.suffix.lower() in (".csv", ".tsv", ".txt", ".xlsx") else reader.records(path))
     faults.found += reader.problems

@@ -73,8 +73,7 @@ class Rubric(Settings):
     @model_validator(mode="before")
     @classmethod
     def _written_out(cls, raw: Any) -> Any:
-        """Expand short forms: texts without a language, dimensions of a single sentence, the languages of the texts, and a
-        tree's questions as dimensions."""
+        """Expand short forms: texts without a language, single-sentence dimensions, the languages, a tree's questions."""
         if not isinstance(raw, dict):
             return raw
         language = str(raw.get("language", "en"))
@@ -234,8 +233,7 @@ class Rubric(Settings):
         )
 
     def steps(self, dimension: str, halves: bool | None = None) -> list[float]:
-        """The scores that people may give, ascending: the scale's and, with `halves` (default: the rubric's), half points
-        between whole ones."""
+        """The scores that people may give, ascending: the scale's and, with `halves` (default: the rubric's), half points."""
         scale = self.scale_of(dimension)
         if scale.levels or scale.step != 1 or not (self.halves if halves is None else halves):
             return [*map(float, scale.scores)]
@@ -290,8 +288,7 @@ def _number(value: Any) -> Any:
 
 
 class Criterion(BaseModel):
-    """A property that a good answer to a case has or, with negative points, lacks: HealthBench's format. Other fields are
-    ignored."""
+    """A property that a good answer has or, with negative points, lacks: HealthBench's format. Other fields are ignored."""
 
     model_config = ConfigDict(frozen=True)
     criterion: Annotated[str, Field(min_length=1)]

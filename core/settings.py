@@ -76,8 +76,7 @@ def with_settings(values: Mapping[str, Any], settings: Sequence[str], model: typ
 
 
 def _section(model: type[BaseModel], field: str, name: str) -> tuple[type[BaseModel] | None, bool]:
-    """The model of a section, or of the values of a mapping; and whether it is a mapping, whose keys are free (and may have
-    dots)."""
+    """The model of a section or of a mapping's values, and whether it is a mapping, with free keys (which may have dots)."""
     if field not in model.model_fields:
         raise UserError(f"--set {name}: unknown field {field!r}: {near(field, model.model_fields)}")
     annotation = model.model_fields[field].annotation

@@ -1,5 +1,4 @@
-"""The prompts of both sides of a dialogue, and the dialogue in each side's view. A simulator gets the same prompts in training
-as when it plays a role card."""
+"""The prompts of both sides of a dialogue, and each side's view of it. Simulators play by the prompts of their training."""
 
 from __future__ import annotations
 
@@ -12,8 +11,7 @@ SUPPORTER_PAPER = "supporter_paper_system.j2"
 
 
 def seeker_system(prompts: PromptPack, card: RoleCard, paper: bool = False) -> str:
-    """A seeker's system message: the role card and how to play it (ESC-Eval figure 11; the wording is the pack's). `paper`: the
-    published strategy where ours differs (table 11)."""
+    """A seeker's system message (ESC-Eval figure 11; the wording is the pack's). `paper`: the published strategy (table 11)."""
     return prompts.render(card.language, "seeker_system.j2", card=card, paper=paper)
 
 

@@ -33,8 +33,7 @@ class Sampling(Settings):
     """How replies are sampled."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = 0.0
-    """0 is greedy: always the most likely token. Null: the server decides; a server that we launch then follows its
-    checkpoint's generation_config."""
+    """0 is greedy: always the likeliest token. Null: the server decides, by the checkpoint's generation_config if launched."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = 1.0
     """Probability mass of nucleus sampling. Null: the server decides."""
     max_tokens: Annotated[int, Field(gt=0, le=2**31)] = 512
@@ -69,8 +68,7 @@ class ServeOptions(Settings):
     """The server's precision; most checkpoints are published in bfloat16. auto: bfloat16 if the GPU or CPU has instructions
     for it, otherwise float32 on a CPU and float16 on a GPU. Answers of two precisions are never mixed."""
     fp8: tuple[Literal["weights", "cache"], ...] = ()
-    """Parts stored in 8 bits, at half the memory: the weights of linear layers, the cache. This changes a model's answers, so
-    it is part of the model's identity."""
+    """Parts stored in 8 bits: the weights of linear layers, the cache. This changes answers, so it is part of the identity."""
     merge_adapter: bool = True
     """Serve a single adapter merged into a copy of its base (cached by content): unmerged, decoding is 10 to 30 % slower."""
     architecture: str | None = None
@@ -116,8 +114,7 @@ class Floor(Settings):
     """A supporter without a model. It exposes a judge that rates it as highly as a model."""
 
     kind: Literal["fixed", "parrot", "reference"]
-    """fixed: always says `text`. parrot: repeats the seeker's last line. reference: repeats the source dialogue's supporter,
-    reply by reply."""
+    """fixed: always says `text`. parrot: repeats the seeker's last line. reference: repeats the source dialogue's supporter."""
     text: dict[Language, str] = Field(default={})
     """The text by language; a parrot uses it only before the seeker has spoken."""
 

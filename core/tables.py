@@ -91,8 +91,7 @@ def cells(record: object) -> dict[str, Cell]:
 
 
 def json_record(record: Any, *merged: str) -> dict[str, Any]:
-    """The fields of a record for JSON, in their order. Values with a `record` method become objects; the fields of `merged`
-    ones are put among the others."""
+    """The fields of a record for JSON. Values with a `record` method become objects, or several fields if `merged`."""
     fields: dict[str, Any] = {}
     for name in get_type_hints(type(record)):
         value = getattr(record, name)
@@ -157,8 +156,7 @@ class Table:
 
 
 def file_keys(names: Iterable[str], nameless: str = "judge") -> dict[str, str]:
-    """Names as parts of file names: anything but letters, digits, points, hyphens and underscores becomes a hyphen, and an
-    empty result `nameless`. Equal results get a number."""
+    """Names as parts of file names: other characters than `A-Za-z0-9._-` become hyphens, "" `nameless`; equals get numbers."""
     keys: dict[str, str] = {}
     for name in names:
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or nameless
@@ -313,8 +311,7 @@ def unguarded(cell: str) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """The table as CSV with a header line and `\\n` line ends (see `spread`); missing cells are empty. Numbers have the printed
-    precision (`report.json` has them in full)."""
+    """The table as CSV (see `spread`): numbers have the printed precision, missing cells are empty, lines end with `\\n`."""
 
     def text(cell: Cell) -> str:
         text = "" if cell is None else table.text(cell)
@@ -326,8 +323,7 @@ def to_csv(table: Table) -> str:
 
 
 def spread(table: Table) -> list[list[Cell]]:
-    """Header and rows of single values. A column of estimates becomes four: the mean under the column's name, then `… low`,
-    `… high` and `… n`."""
+    """Header and rows of single values. A column of estimates becomes four: the mean, `… low`, `… high` and `… n`."""
     rows: list[list[Cell]] = [[] for _ in range(1 + len(table.rows))]
     for name, *cells in zip(table.columns, *table.rows, strict=True):
         wide = any(isinstance(cell, Estimate) for cell in cells)

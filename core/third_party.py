@@ -50,8 +50,7 @@ _REMEDIES = {
 
 
 def explained(error: BaseException) -> str | None:
-    """A line about a failure inside the library that our code called last, or None for a failure of our own. Memory that runs
-    out is explained wherever it happens."""
+    """A line about a failure in the library that our code called last, or a lack of memory; None for a failure of our own."""
     frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     last = max((place for place, name in enumerate(frames) if name.startswith(ROOMS)), default=-1)
     called = Path(frames[last + 1]).parts if 0 <= last < len(frames) - 1 else ()

@@ -61,8 +61,7 @@ Tree = Mapping[str, TreeQuestion]
 
 
 def tree_faults(tree: Tree, levels: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    """All faults of a tree, as `questions.KEY…: what is wrong`. `levels` are those of its outcomes, by name, if it has
-    several."""
+    """All faults of a tree, as `questions.KEY…: what is wrong`. `levels` has those of its several outcomes, by name."""
     for key, question in tree.items():
         if key in (END, OUTCOME, *levels):
             yield f"questions.{key}: this name is reserved: rename the question"

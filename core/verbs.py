@@ -25,8 +25,7 @@ HELP = {"help_option_names": ["-h", "--help"]}
 
 
 class _Verb(TyperCommand):
-    """A verb that refuses an option of one value that is given twice, since the first would be silently dropped. Its path
-    options are checked before it begins (`core.paths`)."""
+    """A verb that refuses a repeated option of one value, and checks its path options before it begins (`core.paths`)."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _, _, options = self.make_parser(ctx).parse_args(args=list(args))

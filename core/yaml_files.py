@@ -84,8 +84,7 @@ def read_yaml(path: Path, model: type[M], what: str) -> M:
 
 
 def read_named(folder: str, name: str, model: type[M], what: str) -> M:
-    """A bundled config by name (configs/FOLDER/NAME.yaml) or any other by path. Raises `UserError` that suggests similar
-    names."""
+    """A bundled config by name (configs/FOLDER/NAME.yaml), or any other by path. Raises `UserError` with similar names."""
     if name.endswith((".yaml", ".yml")):
         return read_yaml(Path(name), model, what)
     path = CONFIGS / folder / f"{name}.yaml"

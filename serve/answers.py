@@ -25,11 +25,9 @@ class Reply(BaseModel):
     text: str
     """The answer without reasoning."""
     finish_reason: str | None = None
-    """`stop`, `length` (cut off at the token limit), `content_filter`, `context_overflow` (prompt and reply do not fit the
-    model), or null if the server gives none."""
+    """`stop`, `length` (cut off at the limit), `content_filter`, `context_overflow` (prompt and reply do not fit), or null."""
     refused: bool = False
-    """Set only by the server's own signal (a `refusal` field, a finish reason or error of its content filter), never guessed
-    from the wording."""
+    """Set only by the server's signal (`refusal`, a finish reason or error of a content filter), not from the wording."""
     prompt_tokens: Count = 0
     """Tokens of the prompt, counted by the server (0: not reported)."""
     completion_tokens: Count = 0
@@ -41,8 +39,7 @@ class Reply(BaseModel):
     reasoning: str | None = Field(default=None, exclude_if=lambda text: text is None)
     """The reasoning, if there is no answer; otherwise null."""
     tokens: Tokens | None = None
-    """For each token of the answer, the log-probabilities of its alternatives (null: not reported; empty: reported, but not for
-    the answer's tokens)."""
+    """Log-probabilities of each answer token's alternatives (null: not reported; empty: not for the answer's tokens)."""
     model: str | None = None
     """The model that the server says answered (null: not reported)."""
     verbatim: str | None = Field(default=None, exclude_if=lambda text: text is None)
@@ -102,8 +99,7 @@ def reply_of_error(meaning: Meaning) -> Reply:
 
 
 def sound(token: str, alternatives: Mapping[str, float]) -> bool:
-    """Whether these can be log-probabilities of `token` and its alternatives: finite, with a sum of at most 1, and with the
-    token itself among them."""
+    """Whether these can be log-probabilities of `token` and alternatives: finite, summing to at most 1, and with the token."""
     if token not in alternatives or not all(math.isfinite(value) and value <= ROUNDING for value in alternatives.values()):
         return False
     return math.exp(alternatives[token]) > 0 and sum(map(math.exp, alternatives.values())) <= 1 + ROUNDING
@@ -163,8 +159,7 @@ class Retry:
         return cls([kind for kind in KINDS if kind in names])
 
     def reason(self, key: str, reply: Reply, readable: Callable[[str], bool] | None) -> Kind | None:
-        """Why the stored answer of a call is replaced, or None. `readable` says whether a verdict can be read in a text (None:
-        no verdict is needed)."""
+        """Why a call's stored answer is replaced, or None. `readable`: whether a text has a verdict (None: needs none)."""
         if not self.kinds or key in self.done:
             return None
         kinds = set(kinds_of(reply))

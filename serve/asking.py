@@ -67,9 +67,7 @@ class DialectClient(Transport):
         if isinstance(spec, CallableSpec):
             return
         if spec.endpoint.kind == "agent":
-            raise UserError(
-                f"model {spec.name} is an agent: it plays a side of dialogues (run, simulate) and answers nothing else"
-            )
+            raise UserError(f"model {spec.name} is an agent: it plays a side of dialogues (run, simulate) and nothing else")
         by_url: dict[str, list[str]] = defaultdict(list)  # on CPU, every adapter has its own server
         for name in served_names:
             by_url[self.base_url(spec, name)].append(name)
@@ -189,9 +187,8 @@ class DialectClient(Transport):
             return voice.dialect != dialect or error.status == 500  # a 500 may have been the server's own problem
 
     async def _diagnosed(self, spec: ModelSpec, question: Question, voice: Voice, error: Rejected | ServerLost) -> Dialect:
-        """The dialect of a server that refused a question without naming the cause. A small question of our own leaves out one
-        field after the other until it is answered, and then puts back those that were not the cause. Raises `Rejected` if it is
-        never answered."""
+        """The dialect of a server that refused a question without naming the cause: a small question of our own leaves out one
+        field after the other until it is answered, and puts back those that were not the cause. Raises `Rejected` otherwise."""
         system = bool(question.messages) and question.messages[0]["role"] == "system"
         small = replace(question, messages=_SMALL if system else _SMALL[1:], sample={"probe": "refusal"}, hears=None)
         first = self._first(spec, question.served_name).model_copy(update={"constraint": voice.dialect.constraint})

@@ -57,8 +57,7 @@ PLACE: ContextVar[tuple[str | None, int | None]] = ContextVar("PLACE", default=(
 
 
 class CallableSpec(ModelSpec):
-    """A model that a program passes. Like one behind an endpoint, it is identified by its name: stored answers are those of the
-    name, even if the callable has changed."""
+    """A model that a program passes, identified by its name: stored answers count even if the callable has changed."""
 
     _model: Any = PrivateAttr()
     _thread: ThreadPoolExecutor = PrivateAttr(default_factory=lambda: ThreadPoolExecutor(1))  # few models are thread-safe

@@ -47,8 +47,7 @@ CPU_CONTENDED, CPU_SPINS = 0.7, "1000"
 
 
 def check_installed(models: Iterable[str], *modules: str) -> None:
-    """Raise `UserError` if a module (`MODULE`, `ROUTER` or `TRANSFORMERS`) that models need is not installed, or if vLLM is
-    built for CUDA and there is no suitable GPU."""
+    """Raise `UserError` if a module that models need is not installed, or vLLM is built for CUDA without a suitable GPU."""
     if MODULE in modules and importlib.util.find_spec("vllm") is None:
         raise UserError(
             f"{', '.join(models)}: to be served by vLLM, which is not installed: make setup (CPU) or "
@@ -191,8 +190,7 @@ def argv(
 
 
 def environment(gpu: bool, local: bool, gpus: Sequence[str], sharing: int) -> dict[str, str]:
-    """The additions to a server's environment, except variables that the user has set. `sharing` is the number of servers that
-    share the CPU and its memory."""
+    """Additions to a server's environment, except variables set by the user. `sharing`: the number of servers on the CPU."""
     ours = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     if local:
         ours["HF_HUB_OFFLINE"] = "1"

@@ -152,9 +152,8 @@ def findings() -> Iterator[MachineFinding]:
 
 
 def _gpus(has: Installed, needed: State) -> Iterator[MachineFinding]:
-    rows = [
-        line.rpartition(",") for line in (smi("--query-gpu=name,driver_version", "--format=csv,noheader") or "").splitlines()
-    ]
+    listing = smi("--query-gpu=name,driver_version", "--format=csv,noheader") or ""
+    rows = [line.rpartition(",") for line in listing.splitlines()]
     problem = gpu_problem()
     if not rows:
         text, remedy = problem or ("none listed (no nvidia-smi)", "")

@@ -32,8 +32,7 @@ _READ = 4000  # characters of a message that are searched
 
 
 class Unanswered(Exception):
-    """A call without an answer. `outcome` is for records, `status` the server's HTTP status if there was one, and `told` its
-    message."""
+    """A call without an answer: `outcome` is for records, `status` the server's HTTP status or None, `told` its message."""
 
     outcome: ClassVar[Lost]
 

@@ -59,8 +59,7 @@ class Route:
 
     @classmethod
     def to(cls, spec: ModelSpec, url: str) -> Route:
-        """The route to a base URL. Raises `UserError` for a key's variable that is not set, and a `ca_bundle` without a
-        certificate."""
+        """The route to a base URL. Raises `UserError` for an unset key's variable, and a `ca_bundle` without a certificate."""
         endpoint, key = spec.endpoint, spec.api_key()
         others = {name: secret_of(variable, f"model {spec.name}") for name, variable in endpoint.headers.items()}
         headers = ({"Authorization": f"Bearer {key}"} if key else {}) | others
@@ -80,8 +79,7 @@ class Route:
 
 
 async def read_body(response: aiohttp.ClientResponse, most: int) -> tuple[bytes, bool]:
-    """The body, and whether it is complete: reading stops at `most` bytes. aiohttp decompresses in pieces of limited size, so
-    memory never holds much more."""
+    """The body, and whether it is complete: reading stops at `most` bytes (aiohttp decompresses in limited pieces)."""
     if 0 < (response.content_length or 0) <= most and "Content-Encoding" not in response.headers:
         return await response.read(), True  # it cannot be longer than its header says
     body = bytearray()
@@ -200,8 +198,7 @@ async def served_models(session: aiohttp.ClientSession, route: Route, names: Seq
 
 
 async def _list_models(session: aiohttp.ClientSession, route: Route) -> Listing:
-    """A server's list of models, or the reason why there is none, if it matters. Raises `UserError` if the server cannot be
-    reached."""
+    """A server's list of models, or why there is none, if it matters. Raises `UserError` if the server cannot be reached."""
     base_url, url, timeout = route.url, f"{route.url}/models", aiohttp.ClientTimeout(total=_LIST_S)
 
     def without_list(reason: str) -> Listing:

@@ -198,8 +198,7 @@ class Servers:
 
 
 def cache_of(log: str, plan: ServerPlan) -> dict[str, float]:
-    """The size of the cache in vLLM's log: `tokens`, and `at_once` requests of `context` tokens; with `planned_tokens` if there
-    was a plan. Empty if the log has none."""
+    """The cache's size in vLLM's log, or {}: `tokens`, `at_once` requests of `context` tokens, `planned_tokens` if known."""
     sizes = re.findall(r"KV cache size: ([\d,]+) tokens", log)
     requests = re.findall(r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x", log)
     if not sizes or not requests:

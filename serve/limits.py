@@ -122,8 +122,8 @@ class Limit:
             self._shrink(self.limit // 2)
 
     def adapt(self, waiting: int | None) -> None:
-        """Adjust the slots at the end of a round: fewer if calls queue up, more if slots were missing. `waiting` is the number
-        of calls waiting at the server (None: not reported)."""
+        """Adjust the slots after a round: fewer if calls queue up (`waiting` at the server, if known), more if slots were
+        missing."""
         slower = self._slower()
         if waiting is not None and waiting * QUEUED > self.limit:
             self._shrink(max(self.limit - waiting, self.limit // 2))
@@ -182,8 +182,7 @@ class Rate:
             self._token_s = max(self._token_s, 60 / endpoint.tokens_per_minute)
 
     async def wait(self, payload: int, max_tokens: int) -> int:
-        """Wait until a request of this size in bytes may be sent; returns the tokens reserved for it until `settle`, for its
-        prompt and its longest possible answer."""
+        """Wait until a request of this size in bytes may be sent; returns the tokens reserved for it until `settle`."""
         if not self._request_s and not self._token_s:
             return 0
         tokens = payload // _BYTES_A_TOKEN + max_tokens

@@ -97,8 +97,7 @@ def _withheld(value: Any, depth: int = 8) -> bool:
 
 
 def parse(raw: bytes) -> Any:
-    """The value of a JSON body, also with what Python's json allows: NaN, infinities, and lone surrogates, which become U+FFFD.
-    Raises `ValueError` for anything else."""
+    """The value of JSON as Python writes it, with NaN and lone surrogates (as U+FFFD). Raises `ValueError` otherwise."""
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
@@ -267,8 +266,7 @@ def ends_in_closing_tag(spec: ModelSpec, text: str) -> bool:
 
 
 def bare(text: str) -> str:
-    """An answer without leftovers of templates and servers at its ends: white space, a byte-order mark, control tokens, a tag
-    around all of it."""
+    """An answer without leftovers at its ends: white space, a byte-order mark, control tokens, a tag around all of it."""
     text = text.strip("\ufeff").strip()
     while marker := _FIRST_MARKER.match(text):
         text = text[marker.end() :]
@@ -280,8 +278,7 @@ def bare(text: str) -> str:
 
 
 def text_of(content: Any) -> tuple[str, str]:
-    """A message's text and reasoning: content is a string, null, or a list of parts, of which those with text or thinking
-    count. Raises `TypeError` for others."""
+    """A message's text and reasoning from content: a string, null, or a list of parts. Raises `TypeError` for others."""
     if content is None or isinstance(content, str):
         return content or "", ""
     if not isinstance(content, list):
@@ -365,8 +362,7 @@ async def read_stream(response: aiohttp.ClientResponse, most: int, hears: Callab
 
 
 def so_far(spec: ModelSpec, text: str, key: str | None) -> str:
-    """The presentable part of an unfinished reply: without reasoning and key, and without the beginning of either at the
-    end."""
+    """The presentable part of an unfinished reply: without reasoning and key, or the beginning of either at the end."""
     shown = split_reasoning(spec, text)[0]
     for start in (spec.think_tags[0], key or ""):
         begun = next((size for size in range(min(len(start) - 1, len(shown)), 0, -1) if start.startswith(shown[-size:])), 0)

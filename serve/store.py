@@ -268,8 +268,7 @@ class CallStore:
     async def put(
         self, key: str, reply: Mapping[str, Any], seconds: float, origin: CallOrigin | None = None, instead: str | None = None
     ) -> None:
-        """Store a finished call; returns once it is committed. `instead` is the reason to replace an earlier answer, which is
-        set aside."""
+        """Store a finished call; returns once it is committed. `instead`: why an earlier answer is replaced, and set aside."""
         origin, self.grown = origin or CallOrigin(), self.grown or not instead
         if self.before_next is not None:
             self.before_next()
@@ -340,8 +339,7 @@ class CallStore:
             raise
 
     def add_from(self, other: Path) -> None:
-        """Add the content of another store; existing rows stay. Raises `UserError` if different models answered to the same
-        name in the two."""
+        """Add another store's rows; existing ones stay. Raises `UserError` if two models answered to the same name."""
         try:
             self._db.execute("ATTACH ? AS other", (str(other),))
             try:
@@ -352,7 +350,7 @@ class CallStore:
                 if foreign:
                     spec, mine, theirs = foreign
                     raise UserError(
-                        f"{other}: model {spec} answered as {theirs!r} there, as {mine!r} in other stores of this run"
+                        f"{other}: model {spec} answered as {theirs!r} there, as {mine!r} in the run's other stores"
                     )
                 for table, more in (("calls", ""), ("replaced", "number, reason, ")):
                     theirs = {row[1] for row in self._db.execute(f"PRAGMA other.table_info({table})")}

@@ -85,8 +85,7 @@ class Transport:
     """
 
     concurrency: int | None = None
-    """Most calls in flight. None: adapted to each server (`serve.limits.Limit`). Never more than this process may open
-    files."""
+    """Most calls in flight. None: adapted to each server (`serve.limits.Limit`). Never more than the limit of open files."""
     attempts: int = 8
     """Tries per call. Those that find the server away count according to `patience_s`."""
     timeout_s: float = 600.0
@@ -94,8 +93,7 @@ class Transport:
     give_up_s: float = 900.0
     """Seconds after which a call is not retried."""
     lost_in_a_row: int = 5
-    """A model that loses this many calls, of at least `LOST_DIALOGUES` dialogues, without an answer between them is given up:
-    later calls to it are lost at once."""
+    """A model that loses this many calls of `LOST_DIALOGUES` or more dialogues in a row is given up: later calls are lost."""
     threshold: Threshold = field(default_factory=Threshold)
     budget: Budget = field(default_factory=Budget)
     patience_s: float = 0.0
@@ -231,8 +229,7 @@ class Transport:
         return Completion(reply, call.attempts, seconds)
 
     async def _after(self, call: _Call, problem: Exception) -> Reply | None:
-        """Wait for the next try (None). After the last try, the reply for its error; raises `Rejected` or `ServerLost` if there
-        is none."""
+        """Wait for the next try (None), or return the last error's reply; raises `Rejected` or `ServerLost` without one."""
         server, patience, wait = call.server, call.server.patience, getattr(problem, "wait", None) or 0.0
         if http.is_crowded(problem):
             server.limit.crowded()

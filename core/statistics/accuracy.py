@@ -97,16 +97,13 @@ def dimension_figures(
         return dict.fromkeys(FIGURES) | {"n": 0, "read": 0, "gold_rounded": 0}
     read = sum(value is not None for value in values)
     weighed = weighed_figures(values, gold, distributions, np.ones((1, read)))
-    return accuracy(values, gold) | {
-        name: None if np.isnan(figure[0]) else float(figure[0]) for name, figure in weighed.items()
-    }
+    return accuracy(values, gold) | {name: None if np.isnan(draw[0]) else float(draw[0]) for name, draw in weighed.items()}
 
 
 def weighed_figures(
     values: Verdicts, gold: Sequence[float], distributions: Sequence[Distribution | None], weights: Weights
 ) -> dict[str, Floats]:
-    """Kappa, Spearman and ECE of one dimension in every draw [draws], NaN where undefined. `weights` [draws, n] are those of
-    the n readable verdicts."""
+    """Kappa, Spearman and ECE in every draw [draws], NaN where undefined. `weights` [draws, n] are the n readable verdicts'."""
     pairs = [(value, g) for value, g in zip(values, gold, strict=True) if value is not None]
     scores, targets = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
     rows, labels = probability_rows(values, gold, distributions)
@@ -204,16 +201,14 @@ def calibration_errors(distributions: ArrayLike, labels: ArrayLike, weights: Wei
 
 
 def calibration_gaps(distributions: ArrayLike, labels: ArrayLike, bins: int = 10) -> Floats:
-    """Each item's contribution to its bin [n, bins]: 1 if its most probable score is right, else 0, minus the probability; 0
-    for other bins."""
+    """Each item's contribution to its bin [n, bins]: (1 if its most probable score is right, else 0) − probability; else 0."""
     confidence, right, place = sureness(distributions, labels, bins)
     gaps: Floats = (right - confidence)[:, None] * (place[:, None] == np.arange(bins))
     return gaps
 
 
 def sureness(distributions: ArrayLike, labels: ArrayLike, bins: int = 10) -> tuple[Floats, NDArray[np.bool_], NDArray[np.intp]]:
-    """For every row [n]: the probability of its most probable score, whether that is the label, and its bin (see
-    `calibration_errors`)."""
+    """For every row [n]: the probability of its most probable score, whether that is the label, and its bin."""
     probabilities, right = np.asarray(distributions, dtype=np.float64), np.asarray(labels)
     if probabilities.ndim != 2 or right.shape != probabilities.shape[:1]:
         raise ValueError(f"distributions {probabilities.shape} and labels {right.shape} are not [n, K] and [n]")

@@ -81,8 +81,7 @@ def beside_interval(p: Floats, draws: Floats, level: float = LEVEL) -> Floats:
 
 
 def welch(first: Floats, second: Floats, clusters: tuple[ArrayLike, ArrayLike]) -> tuple[Floats, Floats]:
-    """The error of a difference between two means that share no cluster, and its degrees of freedom (Welch 1947), from the
-    error of each side."""
+    """The error of a difference of means without common clusters, and its degrees of freedom (Welch 1947), from theirs."""
     squares = [np.square(side) for side in (first, second)]
     below = sum(square**2 / np.maximum(np.asarray(n) - 1, 1) for square, n in zip(squares, clusters, strict=True))
     total = squares[0] + squares[1]

@@ -42,8 +42,7 @@ def comparable(number: float) -> float:
 
 
 def mean_of_all(figures: Iterable[float | None]) -> float | None:
-    """The unweighted mean of one or more figures (of dimensions, languages, seeds); None if one of them is undefined, since a
-    mean over the others would not be comparable."""
+    """The unweighted mean of figures; None if one is undefined, since a mean of the others would not be comparable."""
     numbers = list(figures)
     defined = [figure for figure in numbers if figure is not None]
     return math.fsum(defined) / len(defined) if len(defined) == len(numbers) else None

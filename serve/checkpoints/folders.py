@@ -109,8 +109,6 @@ def build_folder(dst: Path, src: Path, made_from: dict[str, Any], build: Callabl
         problem = manifest_problem(dst, made_from) if dst.is_dir() else "not a folder"
         if problem is None:
             return False
-        raise UserError(
-            f"{dst} exists and is not the finished conversion of {src} ({problem}): remove it or give another folder"
-        )
+        raise UserError(f"{dst} exists and is not the finished conversion of {src} ({problem}): remove it or give another")
     build_once(dst, made_from, guarded, str(dst))
     return True

@@ -113,9 +113,7 @@ def read_architecture(path: Path, model_types: tuple[str, ...] = ("internlm2",))
     config = read_object(path, "a model's config")
     if config.get("model_type") not in model_types:
         expected = " or ".join(model_types)
-        raise UserError(
-            f"{path}: model_type: {expected} expected, got {config.get('model_type')!r}; other models need no conversion"
-        )
+        raise UserError(f"{path}: model_type: {expected} expected, got {config.get('model_type')!r}, which needs no conversion")
     heads = config.get("architectures") or []
     if heads and not any(str(name).endswith("ForCausalLM") for name in heads):
         raise UserError(f"{path}: architectures: only a causal language model can be converted, got {heads}")
@@ -203,9 +201,7 @@ def check_tensors(src: Path, facts: Architecture, tensors: dict[str, Stored]) ->
             raise UserError(f"{src} {problem}: {', '.join(names[:5])} ({len(names)} in all); copy the checkpoint again")
     for name, shape in expected.items():
         if tensors[name].shape != shape:
-            raise UserError(
-                f"{tensors[name].file}: {name} has shape {list(tensors[name].shape)}, config.json calls for {list(shape)}"
-            )
+            raise UserError(f"{tensors[name].file}: {name} has shape {[*tensors[name].shape]}, config.json wants {[*shape]}")
 
 
 def convert_checkpoint(src: Path, dst: Path) -> bool:

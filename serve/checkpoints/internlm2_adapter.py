@@ -39,9 +39,7 @@ def convert_adapter(src: Path, dst: Path, base: Path | None = None) -> bool:
     check_plain(src / CONFIG, config)
     modules = module_pairs(src / WEIGHTS)
     if foreign := sorted(module for module in modules if not _MODULE.fullmatch(module)):
-        raise UserError(
-            f"{src / WEIGHTS}: not a LoRA on InternLM2's wqkv, wo, w1, w2, w3: {', '.join(foreign[:3])} ({len(foreign)} in all)"
-        )
+        raise UserError(f"{src / WEIGHTS}: not LoRA on InternLM2's layers: {', '.join(foreign[:3])} ({len(foreign)} in all)")
     targets, present = config.get("target_modules"), {_kind(module) for module in modules}
     # target_modules may also be a pattern, which may match more
     if isinstance(targets, list) and (named := {_kind(str(target)) for target in targets}) != present:
@@ -144,6 +142,6 @@ def _assumed_heads(path: Path, modules: dict[str, dict[str, Stored]]) -> Heads:
     heads = Heads(hidden // HEAD_DIM, kv_heads, HEAD_DIM)
     if others or kv_heads < 1 or heads.rows != rows or hidden % HEAD_DIM or heads.heads % kv_heads:
         raise UserError(
-            f"{path}: wqkv of {rows} × {hidden} does not divide into heads of {HEAD_DIM}: give the base with --base"
+            f"{path}: wqkv of {rows} × {hidden} cannot be divided into heads of {HEAD_DIM}: name its base with --base"
         )
     return heads

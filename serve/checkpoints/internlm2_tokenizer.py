@@ -135,9 +135,7 @@ def _added_tokens(path: Path, proto: Any, settings: dict[str, Any]) -> dict[int,
         if name in {token["content"] for token in added.values()}:
             continue
         if name not in pieces:
-            raise UserError(
-                f"{path.parent}: special token {name} has no id: tokenizer_config.json's added_tokens_decoder lacks it"
-            )
+            raise UserError(f"{path.parent}: special token {name} has no id in tokenizer_config.json's added_tokens_decoder")
         if pieces[name] not in added:
             added[pieces[name]] = {"content": name, "special": True}
     return dict(sorted(added.items()))

@@ -44,9 +44,7 @@ def adapter_rank(folder: Path, what: str = "adapter") -> int:
     """
     config_file, weights = folder / CONFIG, folder / WEIGHTS
     if not weights.is_file() and (pickle := folder / "adapter_model.bin").is_file():
-        raise UserError(
-            f"{what} refused: {pickle} is a pickle, which can run code when loaded; if you trust it, save it as {WEIGHTS}"
-        )
+        raise UserError(f"{what} refused: {pickle} is a pickle, which can run code; save it as {WEIGHTS} if you trust it")
     for path in (config_file, weights):
         if not path.is_file():
             raise UserError(f"{what} missing or half written: {folder} has no {path.name}")

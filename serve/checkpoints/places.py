@@ -1,5 +1,4 @@
-"""The places of checkpoints and adapters (a folder, a hub id, the embedded model): their folders on this machine and the
-commits of hub repositories."""
+"""The folders of checkpoints and adapters (local, from the hub, or the embedded model), and the commits of hub repositories."""
 
 from __future__ import annotations
 

@@ -115,8 +115,7 @@ def _diverged(path: Path, name: str, dtype: str) -> str:
 
 
 def check_checkpoint(folder: Path, what: str) -> None:
-    """Raise `UserError` unless a folder has a config and complete safetensors weights. Only headers are read, which state the
-    lengths of the files."""
+    """Raise `UserError` unless a folder has a config and complete safetensors weights, by the lengths in their headers."""
     if not folder.is_dir():
         raise UserError(f"{what} is not a folder: {folder}")
     if not (folder / "config.json").is_file():
@@ -125,9 +124,7 @@ def check_checkpoint(folder: Path, what: str) -> None:
     if not weights:
         pickles = sorted([*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")])
         if pickles:
-            raise UserError(
-                f"{what} refused: {pickles[0]} is a pickle, which can run code when loaded; convert it to safetensors"
-            )
+            raise UserError(f"{what} refused: {pickles[0]} is a pickle, which can run code; convert it to safetensors")
         raise UserError(f"{what} missing or half written: {folder} has no *.safetensors")
     try:
         shards = weight_files(folder)

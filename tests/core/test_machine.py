@@ -92,7 +92,7 @@ def test_the_server_is_told_and_the_plan_says_so(
     on_cpu(monkeypatch, *flags)
     (plan,) = plan_servers([load_spec("embedded")], tmp_path, resolve=False)
     assert plan.argv[plan.argv.index("--dtype") + 1] == dtype
-    assert any(f"embedded served in {dtype}: this CPU has " in note for note in plan.notes)
+    assert any(f"embedded is served in {dtype}: this CPU has " in note for note in plan.notes)
     (plan,) = plan_servers([load_spec("embedded")], tmp_path, resolve=False, machine=Machine.parse("80"))
     assert plan.argv[plan.argv.index("--dtype") + 1] == "bfloat16", "a machine that is only planned for has its own GPUs"
 

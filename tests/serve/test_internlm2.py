@@ -160,7 +160,7 @@ BAD_CHECKPOINTS: dict[str, tuple[Callable[[Path], Any] | dict[str, Any], str]] =
     "scaling unknown": ({"rope_scaling": {"type": "yarn"}}, "rope_scaling: type: expected linear or dynamic .* got 'yarn'"),
     "scaling by words": ({"rope_scaling": {"type": "dynamic", "factor": "two"}}, "a number of at least 1, got 'two'"),
     "bias promised": ({"bias": True}, "lacks tensors .*wqkv.bias"),
-    "embeddings promised": ({"vocab_size": 300}, "config.json calls for .300, 256."),
+    "embeddings promised": ({"vocab_size": 300}, "config.json wants .300, 256."),
     "shard missing": (lambda f: (f / "model-00002-of-00002.safetensors").unlink(), "lacks model-00002-of-00002.safetensors"),
     "shard cut off": (lambda f: tensors(f / "model-00002-of-00002.safetensors", cut=2), "safetensors is cut off or damaged"),
     "tensor missing": (lambda f: edit_shard(f, lambda t: t.pop(WQKV)), f"lacks tensors .*: {WQKV} .1 in all"),
