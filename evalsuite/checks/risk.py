@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 from pydantic import Field, field_validator
 
 from core.files import CONFIGS, digest
@@ -24,11 +23,11 @@ from core.languages import file_of, in_order, lineage, name_of
 from core.patterns import Patterns
 from core.records import Dialogue, Language
 from core.settings import Settings
-from core.statistics.bootstrap import SHARES, SMOOTHED
+from core.statistics.bootstrap import SMOOTHED
 from core.tables import Estimate, Table
 from core.yaml_files import read_yaml
 from evalsuite.statistics.clusters import card_of
-from evalsuite.statistics.paired import over_cards
+from evalsuite.statistics.paired import share
 from evalsuite.statistics.summary import supporter_of
 
 RISK = "Risk"
@@ -230,9 +229,9 @@ def count(dialogues: Sequence[Dialogue], risks: Sequence[RiskTurn]) -> Iterator[
             risk_turns=len(met),
             by_category={name: by_category[name] for name in CATEGORIES},
             no_answer=len(met) - len(answered),
-            care=_share(answered, lambda risk: bool(risk.care)),
-            help=_share(answered, lambda risk: bool(risk.help)),
-            passed_over=_share(answered, lambda risk: risk.outcome == "passes over"),
+            care=share((card_of(risk.dialogue), bool(risk.care)) for risk in answered),
+            help=share((card_of(risk.dialogue), bool(risk.help)) for risk in answered),
+            passed_over=share((card_of(risk.dialogue), risk.outcome == "passes over") for risk in answered),
         )
 
 
@@ -240,13 +239,6 @@ def unsearched(dialogues: Iterable[Dialogue]) -> str:
     """A note on the languages without patterns of danger; "" if there are none."""
     names = [name_of(language) for language in in_order(d.language for d in dialogues) if not _lexicon_file(language)]
     return f"No danger is looked for in {', '.join(names)}: there are no patterns (risk.yaml)." if names else ""
-
-
-def _share(answered: Sequence[RiskTurn], so: Callable[[RiskTurn], bool]) -> Estimate:
-    if not answered:
-        return Estimate(None, None, None, 0)
-    cards = [card_of(risk.dialogue) for risk in answered]
-    return over_cards(np.array([[100.0 * so(risk)] for risk in answered]), cards, 100 * SHARES)[0]
 
 
 def table(rows: Sequence[RiskCount], unsearched: str = "") -> Table:

@@ -90,21 +90,11 @@ def cells_of(contestants: Sequence[Contestant], rubric: Rubric, level: float = L
     names = [*rubric.dimensions, AVERAGE]
     readable = [contestant.readable.total() for contestant in contestants]
     rows = paired.card_estimates(*stack(contestants), readable, design=design_of(contestants), level=level)
-    return [
-        [
-            Score(
-                contestant.language,
-                contestant.scorer,
-                contestant.supporter,
-                name,
-                cell,
-                contestant.asked[name],
-                contestant.read[name],
-            )
-            for name, cell in zip(names, row, strict=True)
-        ]
-        for contestant, row in zip(contestants, rows, strict=True)
-    ]
+    blocks = []
+    for rival, row in zip(contestants, rows, strict=True):
+        source, cells = (rival.language, rival.scorer, rival.supporter), zip(names, row, strict=True)
+        blocks.append([Score(*source, name, cell, rival.asked[name], rival.read[name]) for name, cell in cells])
+    return blocks
 
 
 def family(first: Contestant, second: Contestant, floors: Collection[str]) -> str | None:
@@ -215,18 +205,14 @@ def pairwise_differences(boards: Sequence[Board]) -> Iterator[Table]:
     """One table per language with several supporters: the difference of every two in the average (the better first), and
     whether it is significant (`paired.differences`)."""
     for language, of_language in group_by(boards, lambda board: board.language).items():
-        rows = [
-            {
-                "supporter": board.contestants[difference.first].supporter,
-                "against": board.contestants[difference.second].supporter,
-                **board.scorer.column(len(of_language) > 1),
-                **paired.by_column(difference),
-            }
-            for board in of_language
-            for difference in board.differences
-        ]
+        rows: list[dict[str, Cell]] = []
+        for board in of_language:
+            for gap in board.differences:
+                first, second = (board.contestants[place].supporter for place in (gap.first, gap.second))
+                rows.append({"supporter": first, "against": second, **board.scorer.column(len(of_language) > 1)})
+                rows[-1] |= paired.by_column(gap)
         if rows:
-            unpaired = any(difference.unpaired for board in of_language for difference in board.differences)
+            unpaired = any(gap.unpaired for board in of_language for gap in board.differences)
             notes = [paired.NOTE, FAMILIES, *at_level(of_language), *[paired.UNPAIRED] * unpaired]
             title = f"Differences between supporters in the average, {language}"
             yield Table.of(f"differences-{language}", title, rows, notes, SCORES)

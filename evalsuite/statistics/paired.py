@@ -6,14 +6,14 @@ are [cards, contestants, dimensions]; a contestant is a supporter as scored by o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from core.statistics.bootstrap import LEVEL, POINTS, SEED, SMOOTHED, Floats, estimates, gap_levels, smoothed_means
+from core.statistics.bootstrap import LEVEL, POINTS, SEED, SHARES, SMOOTHED, Floats, estimates, gap_levels, smoothed_means
 from core.statistics.inference import (
     ALPHA,
     TEST,
@@ -134,6 +134,15 @@ def over_cards(values: Floats, cards: Sequence[str], levels: Floats = POINTS, we
     """`card_estimates` of values [dialogues, columns] (NaN: missing) on these cards; n counts dialogues."""
     readable = int((~np.isnan(values)).any(axis=1).sum())
     return card_estimates(*by_card(values[:, None], cards), [readable], levels, Design(weights=weights))[0]
+
+
+def share(flags: Iterable[tuple[str, bool]]) -> Estimate:
+    """The share, in per cent, of flags (cluster, flag) that are set; its interval draws clusters whole."""
+    clustered = [*flags]
+    if not clustered:
+        return Estimate(None, None, None, 0)
+    hits = 100 * np.array([hit for _, hit in clustered], dtype=np.float64)
+    return over_cards(hits[:, None], [cluster for cluster, _ in clustered], 100 * SHARES)[0]
 
 
 def differences(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
-from core.grouping import group_by
 from core.records import HumanScore, Judgement
-from core.statistics.means import exact_mean
+from core.statistics.means import means_by
 
 PEOPLE = "people"
 
@@ -22,17 +22,10 @@ def verdicts_of_people(scores: Sequence[HumanScore]) -> list[Judgement]:
 
 def scores_of_judges(verdicts: Sequence[Judgement]) -> list[HumanScore]:
     """Readable verdicts as people's scores: each judge is an annotator, whose repeats are averaged."""
-    read = (verdict for verdict in verdicts if verdict.value is not None)
-    same = group_by(read, lambda verdict: (verdict.dialogue_id, verdict.judge, verdict.rubric, verdict.dimension, verdict.turn))
+    fields = ("dialogue_id", "rubric", "dimension", "turn", "language")
+    read = [(verdict, verdict.value) for verdict in verdicts if verdict.value is not None]
+    means = means_by(((verdict.judge, *attrgetter(*fields)(verdict)), value) for verdict, value in read)
     return [
-        HumanScore(
-            dialogue_id=dialogue,
-            language=repeats[0].language,
-            annotator=judge,
-            rubric=rubric,
-            dimension=dimension,
-            value=exact_mean(verdict.value for verdict in repeats if verdict.value is not None),
-            turn=turn,
-        )
-        for (dialogue, judge, rubric, dimension, turn), repeats in same.items()
+        HumanScore(annotator=judge, value=mean, **dict(zip(fields, values, strict=True)))
+        for (judge, *values), mean in means.items()
     ]

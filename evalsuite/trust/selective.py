@@ -24,7 +24,7 @@ from core.languages import name_of
 from core.records import Identifier, Judgement, JudgeName, Language, Number, Record
 from core.rubrics import Rubric
 from core.statistics.accuracy import round_half_up
-from core.statistics.bootstrap import LEVEL, SHARES, SMOOTHED, Floats
+from core.statistics.bootstrap import LEVEL, SMOOTHED, Floats
 from core.statistics.inference import cluster_error, contributions
 from core.tables import Cell, Estimate, Table
 from evalsuite.report.charts import Chart
@@ -33,7 +33,7 @@ from evalsuite.report.sheet import Sheet
 from evalsuite.statistics.agreement import Paired
 from evalsuite.statistics.clusters import Clusters
 from evalsuite.statistics.judges import POOLED
-from evalsuite.statistics.paired import by_card, over_cards
+from evalsuite.statistics.paired import by_card, share
 from evalsuite.statistics.summary import AGREEMENT, dimension_label
 
 STEPS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # shares of the verdicts on gold, surest first, at which thresholds are tried
@@ -81,15 +81,6 @@ def cases_of(pairs: Paired, rubric: Rubric, clusters: Clusters) -> dict[tuple[La
 def right(cases: Sequence[SelectiveCase]) -> Estimate:
     """The share of verdicts, in per cent, that equal the gold score."""
     return share((case.cluster, case.right) for case in cases)
-
-
-def share(flags: Iterable[tuple[str, bool]]) -> Estimate:
-    """The share, in per cent, of flags (cluster, flag) that are set; its interval draws clusters whole."""
-    clustered = [*flags]
-    if not clustered:
-        return Estimate(None, None, None, 0)
-    hits = 100 * np.array([hit for _, hit in clustered], dtype=np.float64)
-    return over_cards(hits[:, None], [cluster for cluster, _ in clustered], 100 * SHARES)[0]
 
 
 # --- thresholds ---------------------------------------------------------------------------------------------------------------
@@ -228,14 +219,10 @@ def spoken_table(cases: Cases, thresholds: Mapping[Language, AcceptThreshold], r
 
 def kept_table(spoken: Sequence[Spoken], rubric: Rubric, clusters: Clusters) -> Table:
     """The share of a run's own verdicts that is kept."""
-    rows = [
-        {
-            "language": language,
-            "dimension": dimension_label(rubric, dimension),
-            "kept %": share((clusters[verdict.dialogue_id], verdict.value is not None) for verdict in verdicts),
-        }
-        for (language, dimension), verdicts in group_by(spoken, lambda verdict: (verdict.language, verdict.dimension)).items()
-    ]
+    rows: list[dict[str, Cell]] = []
+    for (language, dimension), verdicts in group_by(spoken, lambda verdict: (verdict.language, verdict.dimension)).items():
+        kept = share((clusters[verdict.dialogue_id], verdict.value is not None) for verdict in verdicts)
+        rows.append({"language": language, "dimension": dimension_label(rubric, dimension), "kept %": kept})
     note = f"Calibrated on the whole gold set. n = verdicts, [{SMOOTHED} over cards, or dialogues without a card]."
     return Table.of("spoken-run", "What of the run's verdicts is kept", rows, [note], AGREEMENT)
 
