@@ -346,7 +346,7 @@ def test_the_verb_pairs_whole_dialogues(tmp_path: Path) -> None:
         (("--responses", "gone"), "responses not found: gone"),
         (("--responses", "lost"), "no reply to measure"),
         (("--responses", "r", "--responses", "r"), "duplicate responses: s on d1 turn 1"),
-        (("--responses", "bare"), "bare:1: record: text: a reply without text needs the termination"),
+        (("--responses", "bare"), "bare:1: record: text: a reply without text needs a termination"),
         (("--dialogues", "a", "--references", "b"), "dialogue 1: 2 references have its source_id '7': 2, 3"),
         (("--dialogues", "a", "--references", "c"), "dialogue 1: no reference dialogue has its id, or its source_id '7'"),
         (
