@@ -47,10 +47,23 @@ async def _scored(judge: Judge, dialogue: Dialogue, sample: str, names: Sequence
     """The judgements on the dimensions that one request asks for. `sample` is the dimension, or "all"."""
     if not judge.rubric.digits:
         return await words.scored(judge, dialogue, sample, names)
-    answer = await _ask(judge, dialogue, sample, names)
+    scales = [judge.rubric.scale_of(name) for name in names]
+    constrained = judge.method != "paper"
+    integers = {n: {"type": "integer", "enum": list(scale.scores)} for n, scale in zip(names, scales, strict=True)}
+    answer = await judge.ask(
+        dialogue,
+        judge_messages(judge.prompts, judge.rubric, dialogue, judge.method, names),
+        {"dimension": sample},
+        adapter=sample,
+        choices=tuple(map(str, scales[0].scores)) if constrained and len(names) == 1 else None,
+        regex=digits_regex(scales) if constrained and len(names) > 1 else None,
+        schema=closed_object(integers) if constrained else None,
+        held_tokens=len(names) + 1,  # only for a constrained answer: free text has the spec's own limit
+        logprobs=True,
+        readable=lambda text: _read(judge, text, names) is not None,
+    )
     if isinstance(answer, NoVerdict):
         return [judge.judgement(dialogue, name, answer.raw, failure=answer.reason) for name in names]
-    scales = [judge.rubric.scale_of(name) for name in names]
     scores = _read(judge, answer.text, names)
     if scores is None:
         return [judge.judgement(dialogue, name, answer.text) for name in names]
@@ -66,25 +79,6 @@ async def _scored(judge: Judge, dialogue: Dialogue, sample: str, names: Sequence
         )
         for name, score, scale, token in zip(names, scores, scales, tokens, strict=True)
     ]
-
-
-async def _ask(judge: Judge, dialogue: Dialogue, sample: str, names: Sequence[str]) -> Reply | NoVerdict:
-    scales = [judge.rubric.scale_of(name) for name in names]
-    constrained = judge.method != "paper"
-    integers = {n: {"type": "integer", "enum": list(scale.scores)} for n, scale in zip(names, scales, strict=True)}
-    return await judge.ask(
-        dialogue,
-        judge_messages(judge.prompts, judge.rubric, dialogue, judge.method, names),
-        {"dimension": sample},
-        adapter=sample,
-        choices=tuple(map(str, scales[0].scores)) if constrained and len(names) == 1 else None,
-        regex=digits_regex(scales) if constrained and len(names) > 1 else None,
-        schema=closed_object(integers) if constrained else None,
-        # Only for a constrained answer: free text has the spec's own limit.
-        held_tokens=len(names) + 1,
-        logprobs=True,
-        readable=lambda text: _read(judge, text, names) is not None,
-    )
 
 
 def _read(judge: Judge, text: str, names: Sequence[str]) -> list[int] | None:

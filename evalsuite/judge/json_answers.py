@@ -121,16 +121,14 @@ def _judgements(
 def answer_regex(rubric: Rubric, language: Language) -> str:
     """The answer as a regular expression: a reason of limited length, then a score or level for each key in the rubric's
     order."""
-    scores = ", ".join(f'"{re.escape(key)}": {_score_regex(rubric, key, language)}' for key in rubric.dimensions)
-    return rf'\{{"analysis": "[^"\\\n\r\t]{{1,{words(language).reason}}}", "evaluation": \{{{scores}\}}\}}'
-
-
-def _score_regex(rubric: Rubric, key: str, language: Language) -> str:
-    scale = rubric.scale_of(key)
-    if scale.digits and not rubric.dimensions[key].not_applicable:
-        return f"[{scale.min}-{scale.max}]"
-    values = (json.dumps(answer_value(answer), ensure_ascii=False) for answer in rubric.answers(key, language))
-    return f"({'|'.join(map(re.escape, values))})"
+    scores = []
+    for key, scale in rubric.scales.items():
+        values = (json.dumps(answer_value(answer), ensure_ascii=False) for answer in rubric.answers(key, language))
+        digit = scale.digits and not rubric.dimensions[key].not_applicable
+        score = f"[{scale.min}-{scale.max}]" if digit else f"({'|'.join(map(re.escape, values))})"
+        scores.append(f'"{re.escape(key)}": {score}')
+    reason = words(language).reason
+    return rf'\{{"analysis": "[^"\\\n\r\t]{{1,{reason}}}", "evaluation": \{{{", ".join(scores)}\}}\}}'
 
 
 def answer_value(answer: str) -> str | float:

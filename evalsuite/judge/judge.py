@@ -113,19 +113,15 @@ class Judge:
     async def score(self, dialogue: Dialogue) -> list[Judgement]:
         """One judgement per dimension, in the rubric's order; with method `bands` per round, with `Shown.per_turn` also per
         supporter turn."""
-        if dialogue.lost or not self._supported(dialogue):
+        # A fixed greeting is nothing to score. An opening in the supporter's own words is, even if the seeker leaves at once.
+        opened = self.opens_freely(dialogue.framework) and any(turn.role == "supporter" for turn in dialogue.turns)
+        if dialogue.lost or not (opened or dialogue.exchanges):
             reason = str(dialogue.termination) if dialogue.lost else "no_supporter_turn"
             return [self.judgement(dialogue, name, "", failure=reason) for name in self.rubric.dimensions]
         judgements = await method_of(self.method).score(self, dialogue)
         if missing := self.rubric.dimensions.keys() - {judgement.dimension for judgement in judgements}:
             raise UserError(f"method {self.method}: no judgement on {', '.join(sorted(missing))} of dialogue {dialogue.id}")
         return judgements
-
-    def _supported(self, dialogue: Dialogue) -> bool:
-        """Whether the supporter said anything to score. A fixed greeting does not count, but an opening in the supporter's own
-        words does, even if the seeker leaves at once."""
-        opened = self.opens_freely(dialogue.framework) and any(turn.role == "supporter" for turn in dialogue.turns)
-        return opened or dialogue.exchanges > 0
 
     async def ask(
         self,

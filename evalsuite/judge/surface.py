@@ -211,12 +211,5 @@ def _ratings_of(ratings: Ratings, pair: LanguageDimension, file: str) -> list[Ra
 def _judgement(
     id: str, pair: LanguageDimension, judge: str, rubric: Rubric, value: float, distribution: dict[str, float] | None = None
 ) -> Judgement:
-    return Judgement(
-        dialogue_id=id,
-        language=pair[0],
-        judge=judge,
-        rubric=rubric.name,
-        dimension=pair[1],
-        value=value,
-        distribution=distribution,
-    )
+    item = {"dialogue_id": id, "language": pair[0], "judge": judge, "rubric": rubric.name, "dimension": pair[1]}
+    return Judgement(**item, value=value, distribution=distribution)

@@ -143,7 +143,7 @@ def check_lines(rubric: Rubric, read_sample: Callable[[Language], Mapping[str, A
         ]
         if unread:
             raise UserError(
-                f"rubric {rubric.name}: {', '.join(unread)}: method {method} finds a line by its label or key: use a label that "
+                f"rubric {rubric.name}: {', '.join(unread)}: method {method} finds a line by its label or key: use one that "
                 "no other dimension has, without a colon, that begins with a letter"
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
@@ -27,18 +27,12 @@ J = TypeVar("J")
 R = TypeVar("R")
 
 
-@dataclass
-class Launched:
+class Launched(ExitStack):
     """Servers that we started, which stay up until the `with` block ends; one runner uses them, or several in turn."""
 
-    servers: list[Servers] = field(default_factory=list)
-    exits: ExitStack = field(default_factory=ExitStack)
-
-    def __enter__(self) -> Launched:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.exits.close()
+    def __init__(self) -> None:
+        super().__init__()
+        self.servers: list[Servers] = []
 
     @property
     def endpoints(self) -> dict[str, str]:
@@ -74,7 +68,7 @@ class Runner:
 
     def __exit__(self, *exc: object) -> None:
         if self.shared is None:
-            self._launched.exits.close()
+            self._launched.close()
 
     @property
     def endpoints(self) -> dict[str, str]:
@@ -85,11 +79,9 @@ class Runner:
         """The models that need a server of ours. Of a model with two roles, the spec that leaves more sampling defaults to the
         checkpoint is taken."""
         by_name = {s.name: s for s in sorted(specs, key=lambda s: s.sampling.temperature is None)}
-        ours = {name for name, spec in by_name.items() if spec.endpoint.base_url is None and not self._is_configured(spec)}
-        return [by_name[name] for name in dict.fromkeys(s.name for s in specs) if name in ours]
-
-    def _is_configured(self, spec: ModelSpec) -> bool:
-        return not self._configured.keys().isdisjoint((spec.name, spec.served_name()))
+        specs = [by_name[name] for name in dict.fromkeys(s.name for s in specs)]
+        configured = self._configured.keys()
+        return [s for s in specs if s.endpoint.base_url is None and configured.isdisjoint((s.name, s.served_name()))]
 
     def _phases(self, specs: Sequence[ModelSpec], needs: Needs) -> list[tuple[list[ModelSpec], Needs]]:
         """Phase by phase, the models that are up together and what they are asked then. Models served elsewhere are in all."""
@@ -127,7 +119,7 @@ class Runner:
                     servers.end(servers.plans)
             plans = plan_servers(missing, self.run.logs, needs=needs)
             spare = self.resolved.models.spare if self.bounded else ()
-            servers = self._launched.exits.enter_context(Servers(plans, self.resolved.config.start_timeout, spare))
+            servers = self._launched.enter_context(Servers(plans, self.resolved.config.start_timeout, spare))
             self._launched.servers.append(servers)
             timing["commits"] = self.run.same_commits(commits(missing))
             if caches := {**self.run.timing().get("servers", {}).get("caches", {}), **servers.caches}:

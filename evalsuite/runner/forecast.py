@@ -34,8 +34,8 @@ REPLY = {"seeker": 40, "supporter": 200}
 OTHER = 100  # of any other reply
 LONG = 1.5  # how much longer replies are in a dialogue at the 95th percentile
 BYTES_A_TOKEN = 3  # without a tokenizer on this machine: English has about four bytes per token, Chinese about three
-MARKS = 8  # at most so many tokens of a chat template around one message
-_GIVEN = 10  # a forecast for given dialogues is made from at least so many of them
+MARKS = 8  # tokens of a chat template around one message, at most
+_GIVEN = 10  # given dialogues in a forecast's sample, at most
 Who = tuple[str, str]  # role, model
 
 

@@ -221,10 +221,5 @@ def places(jobs: Sequence[Job]) -> dict[str, tuple[int, int]]:
 
 def _usage(tally: UsageTally, role: str) -> Usage:
     """The part of a tally that does not change if a run is interrupted and resumed."""
-    return Usage(
-        calls=tally.calls,
-        prompt_tokens=tally.prompt_tokens,
-        completion_tokens=tally.completion_tokens,
-        reasoning_tokens=tally.reasoning_tokens,
-        cut_off={role: tally.cut_off} if tally.cut_off else {},
-    )
+    figures = {name: getattr(tally, name) for name in ("calls", "prompt_tokens", "completion_tokens", "reasoning_tokens")}
+    return Usage(**figures, cut_off={role: tally.cut_off} if tally.cut_off else {})

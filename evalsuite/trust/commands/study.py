@@ -155,7 +155,7 @@ def _examined(planned: TaskPlan, models: Sequence[ModelSpec], servers: Launched,
     benchmark = load_benchmark("ecdbench")
     up = servers.endpoints
     if not all(model.name in up or model.endpoint.base_url for model in models):
-        servers.exits.close()  # each model gets the machine to itself
+        servers.close()  # each model gets the machine to itself
         up = {}
     totals, item_counts = {}, []
     for model in models:
