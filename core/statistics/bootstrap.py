@@ -62,7 +62,7 @@ def smoothed_means(sums: Floats, counts: Floats, levels: Floats, seed: int = SEE
     """
     size = len(sums)
     # For all-or-nothing rows, half a row is too little: 12 hits of 12 then had a lower end of 87 %.
-    batches = (_kept if size <= _KEPT else _weights)(seed, size, UNSEEN * (2 if len(levels) == 2 else sides))
+    batches = (_kept if size <= _KEPT else _weights)(seed, size, UNSEEN * (2 if len(levels) == 2 else sides), RESAMPLES)
     # A generator of its own, so that the weights do not depend on the levels.
     level = np.random.default_rng((seed, 1)).choice(levels, (RESAMPLES, blocks)).repeat(sums.shape[1] // blocks, axis=1)
     rows_with = (counts > 0).sum(axis=0)
@@ -78,12 +78,12 @@ def smoothed_means(sums: Floats, counts: Floats, levels: Floats, seed: int = SEE
     return means
 
 
-def _weights(seed: int, size: int, unseen: float) -> Iterator[tuple[slice, Floats, Floats]]:
+def _weights(seed: int, size: int, unseen: float, draws: int) -> Iterator[tuple[slice, Floats, Floats]]:
     """Of each batch of draws: its place, the weights of the rows [batch, size] and of the unseen row [batch, 1]."""
     rng = np.random.default_rng(seed)
-    beside = rng.standard_gamma(unseen, (RESAMPLES, 1))
-    for start in range(0, RESAMPLES, _BATCH):
-        batch = slice(start, min(start + _BATCH, RESAMPLES))
+    beside = rng.standard_gamma(unseen, (draws, 1))
+    for start in range(0, draws, _BATCH):
+        batch = slice(start, min(start + _BATCH, draws))
         drawn = (len(beside[batch]), size)
         yield (
             batch,
@@ -93,8 +93,8 @@ def _weights(seed: int, size: int, unseen: float) -> Iterator[tuple[slice, Float
 
 
 @lru_cache(maxsize=2)
-def _kept(seed: int, size: int, unseen: float) -> list[tuple[slice, Floats, Floats]]:
-    return list(_weights(seed, size, unseen))
+def _kept(seed: int, size: int, unseen: float, draws: int) -> list[tuple[slice, Floats, Floats]]:
+    return list(_weights(seed, size, unseen, draws))
 
 
 def resampled_means(sums: Floats, counts: Floats, seed: int = SEED) -> Floats:
