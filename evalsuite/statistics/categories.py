@@ -50,13 +50,9 @@ def by_category(tally: Tally, cards: Mapping[str, RoleCard]) -> dict[str, list[A
 
 def category_tables(boards: Sequence[Board], averages: Mapping[str, Sequence[Average]]) -> Iterator[Table]:
     """One table per language: supporters by falling average × categories."""
+    pairs = [(category, average) for category, group in averages.items() for average in group]
     for language, of_language in group_by(boards, lambda board: board.language).items() if averages else ():
-        cells = {
-            (category, average.scorer, average.supporter): average.estimate
-            for category, of_category in averages.items()
-            for average in of_category
-            if average.language == language
-        }
+        cells = {(category, a.scorer, a.supporter): a.estimate for category, a in pairs if a.language == language}
         shown = list(dict.fromkeys(category for category, *_ in cells))
         rows: list[dict[str, Cell]] = []
         for board in of_language:

@@ -267,9 +267,7 @@ def as_json(comparison: RunComparison) -> dict[str, Any]:
     return {
         "rubric": comparison.rubric.name,
         "value": comparison.value,
-        "runs": [
-            {"name": run.name, "dialogues": len(run.dialogues), "judgements": len(run.judgements)} for run in comparison.runs
-        ],
+        "runs": [{"name": r.name, "dialogues": len(r.dialogues), "judgements": len(r.judgements)} for r in comparison.runs],
         "languages": {
             part.language: {
                 "cards": part.cards | {"shared": part.shared},
@@ -291,7 +289,5 @@ def as_json(comparison: RunComparison) -> dict[str, Any]:
             }
             for part in comparison.parts
         },
-        "config_differences": [
-            {"run": name, "compared_with": other, "differences": lines} for name, other, lines in comparison.changed
-        ],
+        "config_differences": [dict(zip(("run", "compared_with", "differences"), c, strict=True)) for c in comparison.changed],
     }

@@ -100,28 +100,16 @@ class Discrimination:
             | {"p": pair.p, "p_corrected": pair.holm, "holds": pair.holds}
             for pair in self.pairs
         ]
+        p_values = {f"{pair['a']} vs {pair['b']}": pair["p_corrected"] for pair in pairs}
+        pairwise = {"p": p_values, "test": TEST, "correction": CORRECTION, "alpha": ALPHA}
+        pairwise["told_apart"] = None if "pairwise" in self.undefined else self.told_apart
         return {
-            "msr": self.msr.mean,
-            "mac": self.mac.mean,
+            **{"msr": self.msr.mean, "mac": self.mac.mean},
             "anova": {name: getattr(self, name) for name in ("f_paper", "f", "df", "f_blocked", "df_blocked", "p")},
-            "pairwise": {
-                "p": {f"{pair['a']} vs {pair['b']}": pair["p_corrected"] for pair in pairs},
-                "test": TEST,
-                "correction": CORRECTION,
-                "alpha": ALPHA,
-                "told_apart": None if "pairwise" in self.undefined else self.told_apart,
-                "proportion": self.proportion,
-                "pairs": pairs,
-            },
-            "msr_interval": [self.msr.low, self.msr.high],
-            "mac_interval": [self.mac.low, self.mac.high],
-            "between": self.between,
-            "within": self.within,
-            "models": list(self.models),
-            "users": self.users,
-            "ratings": self.msr.n,
-            "missing": self.missing,
-            "undefined": self.undefined,
+            "pairwise": pairwise | {"proportion": self.proportion, "pairs": pairs},
+            **{"msr_interval": [self.msr.low, self.msr.high], "mac_interval": [self.mac.low, self.mac.high]},
+            **{"between": self.between, "within": self.within, "models": list(self.models), "users": self.users},
+            **{"ratings": self.msr.n, "missing": self.missing, "undefined": self.undefined},
         }
 
 

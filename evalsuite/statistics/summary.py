@@ -277,9 +277,7 @@ def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
     eleven. A score that is not on a dimension's scale has a dash. Verdicts with nothing to score also have a column for their
     share of all verdicts but the lost ones.
     """
-    groups: dict[tuple[Language, Scorer], dict[str, list[Judgement]]] = defaultdict(
-        lambda: {name: [] for name in rubric.dimensions}
-    )
+    groups = defaultdict[tuple[Language, Scorer], dict[str, list[Judgement]]](lambda: {name: [] for name in rubric.dimensions})
     for judgement in checked(judgements, rubric):
         groups[judgement.language, scorer_of(judgement)][judgement.dimension].append(judgement)
     verdicts = [judgement for group in groups.values() for judgement in chain.from_iterable(group.values())]

@@ -125,15 +125,9 @@ def fork(runner: Runner, forked: Fork, draws: int, temperature: float) -> Forked
     run, resolved = runner.run, runner.resolved.judging_whole()
     specs = {spec.name: spec for spec in resolved.models.supporters}
     own, other = (specs[plan.opening.supporter] for plan in (forked.plan, forked.other))
-    settings = {
-        "source": hashed([forked.source]),
-        "turn": forked.turn,
-        "seeker": identity(resolved.models.seeker),
-        "supporters": [identity(own), *([identity(other)] if other.name != own.name else [])],
-        "temperature": temperature,
-        "draws": draws,
-        "judged": RunIdentity(resolved).score(),
-    }
+    supporters = [identity(own), *([identity(other)] if other.name != own.name else [])]
+    settings = {"source": hashed([forked.source]), "turn": forked.turn, "seeker": identity(resolved.models.seeker)}
+    settings |= {"supporters": supporters, "temperature": temperature, "draws": draws, "judged": RunIdentity(resolved).score()}
     run.claim(STAGE, settings, ("draws",))
     reply_id = dialogue_id(STAGE, f"{forked.source.id} {forked.turn} {forked.sides[1]}", other.name, "", 0)
 

@@ -314,17 +314,10 @@ def _board(
     differences = [replace(gap, first=new[gap.first], second=new[gap.second]) for gap in gaps]
     models = [row for row, place in enumerate(order) if rivals[place].supporter not in floors]
     ranks = paired.rank_ranges(differences, len(order), models)
-    places = [
-        SupporterPlace(
-            supporter=rivals[place].supporter,
-            rank=ranks[new[place]],
-            judge=judge[place][-1],
-            people=people[place][-1],
-            both=both[place][-1],
-            dimensions=both[place][:-1],
-            labels=labels[place],
-            saved=saved(board, labels[place]) if evenly else Estimate(None, None, None, sum(labels)),
-        )
-        for place in order
-    ]
+    places = []
+    for place, rank in zip(order, ranks, strict=True):
+        *dimensions, average = both[place]
+        averages = judge[place][-1], people[place][-1], average
+        more = saved(board, labels[place]) if evenly else Estimate(None, None, None, sum(labels))
+        places.append(SupporterPlace(rivals[place].supporter, rank, *averages, dimensions, labels[place], more))
     return PoweredBoard(language, rivals[0].scorer.name, places, differences, float(board.tuning.mean()))
