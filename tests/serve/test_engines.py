@@ -208,7 +208,7 @@ def test_the_embedded_model_is_a_supporter_served_by_transformers(
         place = f"m@{other.url}"
         words = ["run", "--config", "run.yaml", "--supporter", "hf.yaml", "--seeker", place, "--judge", place, "--limit", "1"]
         code, said = esc_eval(*words)
-    assert code == 0 and said.startswith("# hf-embedded served in ")
+    assert code == 0 and said.startswith("# hf-embedded is served in ")
     assert all(line.startswith("# starting hf-embedded: ") for line in said.splitlines()[1:])
     (dialogue,) = [json.loads(line) for line in (tmp_path / "run" / "dialogues.jsonl").read_text().splitlines()]
     replies = [turn["text"] for turn in dialogue["turns"] if turn["role"] == "supporter"]
