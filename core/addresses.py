@@ -34,13 +34,13 @@ def address_of(text: str) -> Address | None:
     if name == text:
         before, sign, _ = text[1:].partition("@")  # the rest may hold a password, so the message leaves it out
         if re.match(r"https?://", text, re.IGNORECASE):
-            raise UserError(f"the address of a model stands behind its name: {FORM}")
+            raise UserError(f"put the model's name before its address: {FORM}")
         if sign and not text.endswith(SPEC_FILES):
             raise UserError(f"model {text[:1]}{before[:100]}@…: no http:// or https:// after the @: expected {FORM}")
         return None
     place, sign, variable = text[len(name) + 1 :].partition("#")
     if not name:
-        raise UserError(f"the address of a model stands behind its name: {FORM}")
+        raise UserError(f"put the model's name before its address: {FORM}")
     if problem := url_problem(place):
         raise UserError(f"model {name}: {problem}")
     if sign:

@@ -121,8 +121,8 @@ class Endpoint(Settings):
 
     @model_validator(mode="after")
     def _adds(self) -> Endpoint:
-        if ours := next((name for name in self.extra_body if re.fullmatch(OURS, name)), None):
-            raise ValueError(f"extra_body: {ours} is set by the run: see `sampling` and `endpoint`")
+        if field := next((name for name in self.extra_body if re.fullmatch(OURS, name)), None):
+            raise ValueError(f"extra_body: {field} is set by the run: see `sampling` and `endpoint`")
         for name, variable in self.headers.items():  # neither is repeated: it may be the key itself
             if not re.fullmatch(r"[A-Za-z0-9-]+", name) or not re.fullmatch(r"[A-Za-z_]\w*", variable):
                 raise ValueError("headers: expected a header's name, and the environment variable that holds its value")

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -373,7 +374,5 @@ def each_placed(path: Path, model: type[M], what: str) -> Iterator[tuple[str, M]
 
 def check_unique(path: Path | str, ids: Iterable[str], what: str) -> None:
     """Raise `UserError` that names the first duplicate ids."""
-    seen: set[str] = set()
-    doubled = [i for i in ids if i in seen or seen.add(i)]  # type: ignore[func-returns-value]
-    if doubled:
+    if doubled := [name for name, count in Counter(ids).items() if count > 1]:
         raise UserError(f"{path}: duplicate {what}: {', '.join(doubled[:3])} ({len(doubled)} in all)")

@@ -76,7 +76,7 @@ class DialectClient(Transport):
             if listing.of_vllm:
                 self._vllm.add(listing.url)
             if listing.url != url:
-                self._found = {base: listing.url if found == url else found for base, found in self._found.items()}
+                self._found = {base: listing.url if used == url else used for base, used in self._found.items()}
                 self._tell(f"{self._route(spec, url).where}: no API there; using {listing.url}, which has one")
             for name in names:
                 self._voice(spec, name).context = (listing.contexts or {}).get(name)
@@ -175,8 +175,9 @@ class DialectClient(Transport):
             if voice.takes(body) or (error.status == 500 and voice.doubted):
                 return False
             # A refusal may name its cause; otherwise the cause is traced with small questions, `PROBES` at most.
-            if retreat := next((way for way in dialect.retreats(spec.endpoint, body, error.told) if way.named), None):
-                voice.dialect = dialect.after(retreat)
+            retreats = dialect.retreats(spec.endpoint, body, error.told)
+            if named := next((retreat for retreat in retreats if retreat.named), None):
+                voice.dialect = dialect.after(named)
             else:
                 voice.doubted = error.status == 500 or voice.doubted
                 voice.dialect = await self._diagnosed(spec, question, voice, error)

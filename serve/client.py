@@ -91,7 +91,7 @@ class ChatClient(DialectClient):
                 if spec.name in self.down:
                     if self.threshold.of_budget:
                         raise NotReached(spec.name)
-                    raise NotUp(spec.name) if (why := self.down[spec.name]) is None else NotAsked(why)
+                    raise NotUp(spec.name) if (reason := self.down[spec.name]) is None else NotAsked(reason)
                 voice = self._voice(spec, question.served_name)
                 completion, body = await self._answered(spec, question, voice, messages, replaced)
             except Unanswered as error:

@@ -71,17 +71,17 @@ class Dialect(BaseModel):
         )
         return (base or cls()).model_copy(update=fields)
 
-    def retreats(self, endpoint: Endpoint, body: Mapping[str, Any], told: str) -> Iterator[Retreat]:
+    def retreats(self, endpoint: Endpoint, body: Mapping[str, Any], refusal: str) -> Iterator[Retreat]:
         """Reductions of a refused request, beginning with those that affect figures least. Fields that the spec sets stay."""
 
         def names(pattern: str) -> bool:
-            return re.search(pattern, told, re.I) is not None
+            return re.search(pattern, refusal, re.I) is not None
 
         if endpoint.system_role is None and "system" in fields_of(body):
             yield Retreat("system message in the user's", {"system_role": False}, names(r"\bsystem\b|\bdeveloper\b"))
         if endpoint.top_logprobs is None and "logprobs" in body:
             most = body["top_logprobs"]
-            if (fewer := _below(told, most)) or most > _FEW:
+            if (fewer := _below(refusal, most)) or most > _FEW:
                 few = fewer or _FEW
                 yield Retreat(f"top_logprobs {few}", {"top_logprobs": few}, fewer is not None and names("logprobs"))
             yield Retreat("no logprobs", {"top_logprobs": 0}, names("logprobs"))
@@ -90,14 +90,14 @@ class Dialect(BaseModel):
                 yield Retreat(f"no {name}", {"constraint": "none"}, names(FORMS))
         for name in ("top_p", "seed", "temperature"):
             if name in body and body[name] == 0:  # temperature: the lowest in the refusal, else one that most servers accept
-                least = min(map(float, re.findall(r"\b0\.\d*[1-9]", told)), default=0.01)
+                least = min(map(float, re.findall(r"\b0\.\d*[1-9]", refusal)), default=0.01)
                 yield Retreat(f"temperature {least:g}", {"least_temperature": least}, names(r"\btemperature\b"))
             if name in body:
                 yield Retreat(f"no {name}", {"left_out": name}, names(rf"\b{name}\b"))
         limit, newer = self.max_tokens_field, "max_completion_tokens"
         if endpoint.max_tokens_field is None and limit == "max_tokens":
             yield Retreat(f"{newer} for max_tokens", {"max_tokens_field": newer}, names(newer))
-        most = _below(told, body[limit], _LEAST)
+        most = _below(refusal, body[limit], _LEAST)
         if size := most or (0 if self.most_tokens else min(_SHORT, body[limit] // 2)):
             yield Retreat(f"{limit} {size}", {"most_tokens": size}, most is not None and names(r"max_\w*tokens"))
 
@@ -136,9 +136,9 @@ def fields_of(body: Mapping[str, Any]) -> set[str]:
     return (body.keys() - {"model", "messages"}) | system
 
 
-def _below(told: str, value: int, least: int = 1) -> int | None:
+def _below(refusal: str, value: int, least: int = 1) -> int | None:
     """The largest number in a refusal that is below the refused value."""
-    numbers = map(int, re.findall(r"(?<![\d.])\d{1,9}(?!\.?\d)", told))
+    numbers = map(int, re.findall(r"(?<![\d.])\d{1,9}(?!\.?\d)", refusal))
     return max((number for number in numbers if least <= number < value), default=None)
 
 

@@ -95,11 +95,11 @@ async def post_chat(
     session: aiohttp.ClientSession,
     route: Route,
     payload: bytes,
-    about: str | None,
+    session_id: str | None,
     hears: Callable[[str], None] | None = None,
 ) -> Reply:
-    """The reply to a chat request. `about` keeps the requests of a dialogue on the same server behind a router. `hears` gets
-    the presentable part of the reply so far, if the server streams.
+    """The reply to a chat request. `session_id` keeps the requests of a dialogue on the same server behind a router. `hears`
+    gets the presentable part of the reply so far, if the server streams.
 
     Raises `Rejected` if another try would be useless, one of `PASSING` if it may succeed.
     """
@@ -109,8 +109,8 @@ async def post_chat(
     if hears:
         body = orjson.dumps({**orjson.loads(payload), "stream": True, "stream_options": {"include_usage": True}})
         timeout = aiohttp.ClientTimeout(sock_read=timeout.total)  # a long reply is fine while it continues
-    if about:  # an id may contain characters that headers forbid
-        headers["X-Session-Id"] = quote(about, safe="")
+    if session_id:  # an id may contain characters that headers forbid
+        headers["X-Session-Id"] = quote(session_id, safe="")
     url = f"{route.url}/chat/completions"
     async with session.post(url, data=body, headers=headers, timeout=timeout, **route.settings) as response:
         status, html = response.status, response.content_type == "text/html"
@@ -140,7 +140,7 @@ async def post_chat(
     except Rejected as error:
         if hears is None or status not in UNSUPPORTED or "stream" not in str(error):
             raise
-    return await post_chat(session, route, payload, about)  # without streaming
+    return await post_chat(session, route, payload, session_id)  # without streaming
 
 
 def meaning_of_error(route: Route, where: str, status: int, raw: bytes, wait: float | None) -> Meaning:

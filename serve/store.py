@@ -74,10 +74,10 @@ class CallOrigin:
     messages: bytes | None = None
 
     @classmethod
-    def of(cls, spec: ModelSpec, role: str, body: dict[str, Any], model: str | None, attempt: int, kept: int) -> CallOrigin:
-        """The origin of a reply to `body`, with the messages if they have at most `kept` bytes."""
+    def of(cls, spec: ModelSpec, role: str, body: dict[str, Any], model: str | None, attempt: int, most: int) -> CallOrigin:
+        """The origin of a reply to `body`, with the messages if they have at most `most` bytes."""
         sent = orjson.dumps(body["messages"])
-        prompt, messages = hashlib.sha256(sent).hexdigest(), sent if len(sent) <= kept else None
+        prompt, messages = hashlib.sha256(sent).hexdigest(), sent if len(sent) <= most else None
         reference = None if spec.endpoint.any_model else model
         return cls(role, spec.name, body["model"], model, reference, attempt, prompt, messages)
 

@@ -58,8 +58,8 @@ def special_tokens(src: Path) -> list[str]:
 
 
 def _build(src: Path, target: Path, config: dict[str, Any], special: list[str]) -> None:
-    kept = {key: value for key, value in config.items() if key != "auto_map"}
-    write_json(target / "config.json", kept | {"architectures": ["ChatGLMModel"]})
+    fields = {key: value for key, value in config.items() if key != "auto_map"}
+    write_json(target / "config.json", fields | {"architectures": ["ChatGLMModel"]})
     for file in [*weight_files(src), src / INDEX]:
         if file.is_file():
             try:

@@ -149,11 +149,11 @@ def rope_parameters(facts: Architecture, path: Path) -> dict[str, Any]:
 def llama_config(facts: Architecture, dtype: str, path: Path) -> dict[str, Any]:
     """The equivalent config.json of LlamaForCausalLM."""
     rope = rope_parameters(facts, path)
-    kept = facts.model_dump(exclude={"bias", "rope_theta", "rope_scaling", "num_key_value_heads"})
+    shared = facts.model_dump(exclude={"bias", "rope_theta", "rope_scaling", "num_key_value_heads"})
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        **kept,
+        **shared,
         "num_key_value_heads": facts.kv_heads,
         "head_dim": facts.head_dim,
         "attention_bias": facts.bias,

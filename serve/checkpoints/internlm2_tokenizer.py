@@ -201,7 +201,6 @@ def check_parity(
                 f"{src}: the converted tokenizer differs from the source's on {text!r}: ids {ids[:12]}, expected "
                 f"{expected[:12]}; nothing is written"
             )
-        if not special & set(ids) and (back := written.decode(ids)) != (wanted := decode(ids)):
-            raise UserError(
-                f"{src}: the converted tokenizer decodes {ids[:12]} to {back!r}, the source's to {wanted!r}; nothing is written"
-            )
+        if not special & set(ids) and (decoded := written.decode(ids)) != (original := decode(ids)):
+            problem = f"decodes {ids[:12]} to {decoded!r}, the source's to {original!r}"
+            raise UserError(f"{src}: the converted tokenizer {problem}; nothing is written")
