@@ -48,6 +48,8 @@ from evalsuite.statistics.summary import AVERAGE, Scorer, languages_of, supporte
 from serve.budget import Budget
 from serve.callables import CALLERS_LOOP, Models, OneModel, named_models, one_model
 
+_Out = str | Path | None
+_Settings = Mapping[str, Any]
 _COMMANDS_ONLY = ("gold", "shard", "replay")  # fields of a config that Python does not support
 
 
@@ -112,6 +114,9 @@ class Results:
             scores = {cell.dimension: cell.estimate for cell in block}
             group = self.groups.get(block[0].supporter)
             yield Standing(board.language, board.scorer, rank, block[0].supporter, group, scores)
+
+
+_Dialogues = str | Path | Results | Iterable[Dialogue | Mapping[str, Any]]
 
 
 def load_run(folder: str | Path, judge: str | None = None) -> Results:
@@ -251,18 +256,12 @@ class _Work:
 
 
 def _simulation(
-    cards: People,
-    supporter: Models,
-    seeker: OneModel,
-    judge: OneModel | None,
-    out: str | Path | None,
-    quiet: bool,
-    settings: Mapping[str, Any],
+    cards: People, supporter: Models, seeker: OneModel, judge: OneModel | None, out: _Out, quiet: bool, settings: _Settings
 ) -> _Work:
-    given = dict[str, ModelSpec]()
-    config: dict[str, Any] = {"supporters": named_models(supporter, given), "seeker": one_model("seeker", seeker, given)}
+    specs = dict[str, ModelSpec]()
+    config: dict[str, Any] = {"supporters": named_models(supporter, specs), "seeker": one_model("seeker", seeker, specs)}
     if judge is not None:
-        config["judge"] = one_model("judge", judge, given)
+        config["judge"] = one_model("judge", judge, specs)
     model = _framework(settings).config_model
     played = "profiles" if "profiles" in model.model_fields else "cards"
     with ExitStack() as exits:
@@ -274,13 +273,13 @@ def _simulation(
                 default = EvalConfig.model_fields["languages"].default
                 config["languages"] = languages_with(default, {record: config[played]}, (), {})
         else:
-            chosen = given_people(cards, played == "profiles", settings)
-            check_unique(played, (person.id for person in chosen), "ids")
-            write_jsonl(folder / f"{played}.jsonl", chosen)
-            config |= {played: [str(folder / f"{played}.jsonl")], "languages": languages_of(chosen)}
+            people = given_people(cards, played == "profiles", settings)
+            check_unique(played, (person.id for person in people), "ids")
+            write_jsonl(folder / f"{played}.jsonl", people)
+            config |= {played: [str(folder / f"{played}.jsonl")], "languages": languages_of(people)}
         if played not in model.model_fields:
-            raise UserError(f"framework {settings.get('framework')}: its config takes no cards, so Python cannot hand it any")
-        resolved = _resolved(config, out or folder / "run", with_rubric(settings, folder), given)
+            raise UserError(f"framework {settings.get('framework')}: its config takes no cards, so Python cannot give it any")
+        resolved = _resolved(config, out or folder / "run", with_rubric(settings, folder), specs)
         RunIdentity(resolved).simulate()  # raises for errors before anything is started
         if judge is not None:
             RunIdentity(resolved).score()
@@ -288,15 +287,9 @@ def _simulation(
         return _Work(resolved, stage, quiet, exits.pop_all(), out is not None)
 
 
-def _scoring(
-    dialogues: str | Path | Results | Iterable[Dialogue | Mapping[str, Any]],
-    judge: OneModel,
-    out: str | Path | None,
-    quiet: bool,
-    settings: Mapping[str, Any],
-) -> _Work:
-    given = dict[str, ModelSpec]()
-    config: dict[str, Any] = {"judge": one_model("judge", judge, given)}
+def _scoring(dialogues: _Dialogues, judge: OneModel, out: _Out, quiet: bool, settings: _Settings) -> _Work:
+    specs = dict[str, ModelSpec]()
+    config: dict[str, Any] = {"judge": one_model("judge", judge, specs)}
     with ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory()))
         if isinstance(dialogues, Results):
@@ -304,22 +297,20 @@ def _scoring(
             dialogues = dialogues.dialogues
         if isinstance(dialogues, str | Path):
             path = Path(dialogues)
-            chosen = read_given(path, only_language(settings), settings.get("roles")).dialogues
+            records = read_given(path, only_language(settings), settings.get("roles")).dialogues
         else:
-            chosen, path = given_dialogues(dialogues, settings), folder / "dialogues.jsonl"
-            if out is not None and (own := Path(out) / "dialogues.jsonl").exists() and read_dialogues([own]) == chosen:
-                path = own
+            records, path = given_dialogues(dialogues, settings), folder / "dialogues.jsonl"
+            if out is not None and (stored := Path(out) / "dialogues.jsonl").exists() and read_dialogues([stored]) == records:
+                path = stored
             else:
-                write_jsonl(path, chosen)
-        config["languages"] = languages_of(chosen)
-        resolved = _resolved(config, out or folder / "run", with_rubric(settings, folder), given)
+                write_jsonl(path, records)
+        config["languages"] = languages_of(records)
+        resolved = _resolved(config, out or folder / "run", with_rubric(settings, folder), specs)
         RunIdentity(resolved).score()
         return _Work(resolved, partial(pipeline.score, dialogues=path), quiet, exits.pop_all(), out is not None)
 
 
-def _resolved(
-    config: Mapping[str, Any], out: str | Path, settings: Mapping[str, Any], given: Mapping[str, ModelSpec]
-) -> DialogueFramework:
+def _resolved(config: _Settings, out: str | Path, settings: _Settings, specs: Mapping[str, ModelSpec]) -> DialogueFramework:
     """The resolved config of a call, with its models."""
     for name in settings:
         if name in _COMMANDS_ONLY:
@@ -327,12 +318,12 @@ def _resolved(
         if name in config and name != "languages":
             raise UserError(f"{name}: give it by the function's own parameter, not as a setting")
     framework = _framework(settings)
-    chosen = validated(framework.config_model, {**config, "out": str(out), **settings}, "settings")
-    assert isinstance(chosen, EvalConfig)
-    return framework(chosen, given=given)
+    fields = validated(framework.config_model, {**config, "out": str(out), **settings}, "settings")
+    assert isinstance(fields, EvalConfig)
+    return framework(fields, given=specs)
 
 
-def _framework(settings: Mapping[str, Any]) -> type[DialogueFramework]:
+def _framework(settings: _Settings) -> type[DialogueFramework]:
     name = str(settings.get("framework", EvalConfig.model_fields["framework"].default))
     framework = framework_of(name)
     if not issubclass(framework, DialogueFramework):

@@ -242,10 +242,10 @@ def _people(paths: Sequence[Path], rubric: str | None, names: Sequence[str], out
         console.print(f"{len(tables[1].rows)} pairs of annotators are too many to show here: see --json or --out")
 
 
-def _only(records: Sequence[R], rubric: str, option: str, what: str) -> list[R]:
+def _only(records: Sequence[R], rubric: str, option: str, noun: str) -> list[R]:
     kept = [record for record in records if record.rubric == rubric]
     if not kept:
-        raise UserError(f"{option}: no {what} is on rubric {rubric}: {near(rubric, {record.rubric for record in records})}")
+        raise UserError(f"{option}: no {noun} is on rubric {rubric}: {near(rubric, {record.rubric for record in records})}")
     return kept
 
 

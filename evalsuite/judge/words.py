@@ -113,8 +113,8 @@ def distribution(reply: Reply, answers: Mapping[str, Verdict]) -> tuple[dict[str
             mass[matches[0]] += math.exp(logprob)
     scores = {f"{verdict:g}": mass[name] for name, verdict in named.items() if verdict != NOT_APPLICABLE}
     total = math.fsum(scores.values())
-    alone = len(first[1]) < 2 or not total
-    return (None if alone else {score: share / total for score, share in scores.items()}), False
+    unknown = len(first[1]) < 2 or not total
+    return (None if unknown else {score: share / total for score, share in scores.items()}), False
 
 
 def escaped(text: str) -> str:

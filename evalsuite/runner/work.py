@@ -57,8 +57,8 @@ class Outcome:
         """A sentence on what the budget did not reach; "" if it reached everything."""
         counts = [(self.not_reached, "not asked"), (self.not_judged, "not judged")]
         parts = "".join(f", {number:,} {state}" for number, state in counts if number)
-        of = "of the gold set " if self.file.endswith("gold_judgements.jsonl") else ""
-        return f"{len(self.dialogues) - self.not_judged:,} dialogues {of}are finished{parts}" if parts else ""
+        gold = "of the gold set " if self.file.endswith("gold_judgements.jsonl") else ""
+        return f"{len(self.dialogues) - self.not_judged:,} dialogues {gold}are finished{parts}" if parts else ""
 
 
 @dataclass

@@ -65,11 +65,8 @@ def test_every_fault_of_dicts_is_told_with_position_and_field() -> None:
     assert [line[: len(start)] for line, start in zip(told, starts, strict=True)] == list(starts)
     with pytest.raises(UserError) as caught:
         score([{"id": "a"}, {"id": "b", "turns": 3}], judge=judge, quiet=True)
-    assert [line.partition(": ")[0] for line in str(caught.value).splitlines()] == [
-        "dialogues[0]",
-        "dialogues[1]",
-        "dialogues[1]",
-    ]
+    places = [line.partition(": ")[0] for line in str(caught.value).splitlines()]
+    assert places == ["dialogues[0]", "dialogues[0]", "dialogues[1]", "dialogues[1]"]
     with pytest.raises(UserError, match=r"^profiles\[0\]: .*language"):
         simulate([{"id": "a"}], supporter=supporter, seeker=seeker, framework="emoharbor", quiet=True)
 
@@ -120,7 +117,7 @@ def test_chats_as_dicts_are_scored_as_records_are() -> None:
         ("supporter", "Why?"),
     ]
     assert list(score(results.dialogues, judge=judge, rubric=RUBRIC, quiet=True).judgements) == list(results.judgements)
-    with pytest.raises(UserError, match=r"^dialogues\[1\]: message 0: role: 'narrator' is not known"):
+    with pytest.raises(UserError, match=r"^dialogues\[1\]: message 0: role: 'narrator' is unknown"):
         score([*chats, {"messages": [{"role": "narrator", "content": "x"}]}], judge=judge, languages=["en"], quiet=True)
 
 
