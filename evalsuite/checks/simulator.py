@@ -71,11 +71,9 @@ def audit_table(audited: Sequence[Audited]) -> Table:
         f"card's problem. The last column is the mean share.",
         f"Repeats itself: {REPEATED:.0%} or more of a line's runs of three words (zh: characters) occur in one earlier line.",
     ]
-    without_phrases = in_order(member.dialogue.language for member in audited if not knows(member.dialogue.language))
-    if without_phrases:
-        notes.append(
-            f"There are no phrases to look for in {', '.join(map(name_of, without_phrases))}: those checks are left out."
-        )
+    lacking = in_order(member.dialogue.language for member in audited if not knows(member.dialogue.language))
+    if lacking:
+        notes.append(f"There are no phrases to look for in {', '.join(map(name_of, lacking))}: those checks are left out.")
     return Table.of("simulator_audit", "What seekers do that people do not", rows, notes, SECTION)
 
 

@@ -59,8 +59,5 @@ def category_tables(boards: Sequence[Board], averages: Mapping[str, Sequence[Ave
             for name in (board.contestants[place].supporter for place in board.order):
                 row: dict[str, Cell] = {"supporter": name, **board.scorer.column(len(of_language) > 1)}
                 rows.append(row | {category: cells.get((category, board.scorer, name)) for category in shown})
-        note = (
-            f"Mean score on 0–100, [{SMOOTHED} over the category's cards], n = its dialogues with a "
-            "readable verdict. Differences between categories are not tested."
-        )
+        note = f"Mean on 0–100, [{SMOOTHED} over cards], n = dialogues with a readable verdict. Categories are not tested."
         yield Table.of(f"categories-{language}", f"Average by category of the role card, {language}", rows, [note], BREAKDOWNS)

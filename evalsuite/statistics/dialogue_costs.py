@@ -107,9 +107,7 @@ def _parts(
 ) -> dict[tuple[str, str], DialogueCost]:
     """(role, model) → mean cost per dialogue; a judge's last stage counts, gold sets do not."""
     of_stages = ((stage, usage.get(stage, {})) for stage in stages)
-    latest = {
-        (role, model): (stage, used) for stage, roles in of_stages for role in roles for model, used in roles[role].items()
-    }
+    latest = {(role, model): (stage, use) for stage, roles in of_stages for role in roles for model, use in roles[role].items()}
     parts = {}
     for (role, model), (stage, used) in latest.items():
         n = dialogues_with.get(model, 0) if role == "supporter" else total

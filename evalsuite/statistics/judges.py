@@ -243,15 +243,13 @@ def calibration(
                     np.add.at(part, (np.searchsorted(units, own), place), figures)
         sums[POOLED] = np.sum([*sums.values()], axis=0)
         for dimension, (counts, confidence, right) in sums.items():
-            n, clusters_with = counts.sum(axis=0), (counts > 0).sum(axis=0)
+            n, sizes = counts.sum(axis=0), (counts > 0).sum(axis=0)
             draws = smoothed_means(right, counts, SHARES)
             for place in np.flatnonzero(n):
-                rate = estimate(
-                    float(right[:, place].sum() / n[place]), draws[:, place], int(n[place]), int(clusters_with[place])
-                )
+                rate = estimate(float(right[:, place].sum() / n[place]), draws[:, place], int(n[place]), int(sizes[place]))
                 assert rate.mean is not None, "a bin with verdicts"
                 ends = edges[place], edges[place + 1], rate.n, float(confidence[:, place].sum() / n[place])
-                filled.append(Bin(language, dimension, *ends, rate.mean, rate.low, rate.high, int(clusters_with[place])))
+                filled.append(Bin(language, dimension, *ends, rate.mean, rate.low, rate.high, int(sizes[place])))
     return filled
 
 
@@ -298,9 +296,8 @@ def calibration_error(dimensions: Dimensions, clusters: Clusters = DIALOGUES, bi
     twin, (luck, weight) = rng.integers(len(names), size=RESAMPLES), rng.random((2, RESAMPLES, 1))
     for cluster in range(len(names)):
         draws, members = np.flatnonzero(twin == cluster), own == cluster
-        drawn[draws] -= np.log1p(-weight[draws]) * (
-            ((luck[draws] < confidence[members]) - confidence[members]) @ inside[members]
-        )
+        hit = luck[draws] < confidence[members]
+        drawn[draws] -= np.log1p(-weight[draws]) * ((hit - confidence[members]) @ inside[members])
     errors = np.abs(drawn).sum(axis=1) / len(confidence)
     value = float(np.abs(excess.sum(axis=0)).sum() / len(confidence))
     p = (1 + int((errors >= value - 1e-12).sum())) / (1 + RESAMPLES)

@@ -239,10 +239,8 @@ def score_notes(cells: Sequence[Score], rubric: Rubric, value: Value) -> Iterato
     scorers = {cell.scorer for cell in cells}
     if len(scorers) == 1:
         yield f"Judged by {scorers.pop().name} on rubric {rubric.name}."
-    yield (
-        f"Mean score on 0–100 ({ends(rubric, 100)}), [{SMOOTHED} over cards (dialogues without a card: "
-        "themselves)], n = dialogues with a readable verdict."
-    )
+    over = f"{SMOOTHED} over cards (dialogues without a card: themselves)"
+    yield f"Mean score on 0–100 ({ends(rubric, 100)}), [{over}], n = dialogues with a readable verdict."
     weights = {dimension_label(rubric, key): f"{rubric.dimensions[key].weight:g}" for key in rubric.scored}
     listed = ", ".join(f"{label} {weight}" for label, weight in weights.items())
     kind = f"mean of the dimensions, weighted {listed}" if len({*weights.values()}) > 1 else "unweighted mean of the dimensions"

@@ -178,10 +178,8 @@ def differences(
     flat = smoothed_means(gaps.reshape(len(gaps), -1), present.reshape(len(gaps), -1), gap_levels(levels), sides=2)
     draws = (_only_average if average_only else with_average)(flat.reshape(-1, size, dimensions), design.weights)
     means, parts, n = contributions(gaps, present)
-    first_means, second_means, means, parts = (
-        with_average(part, design.weights)
-        for part in (*(contributions(np.where(shared, side, 0.0), shared_counts)[0] for side in (first, second)), means, parts)
-    )
+    own_means = (contributions(np.where(shared, side, 0.0), shared_counts)[0] for side in (first, second))
+    first_means, second_means, means, parts = (with_average(part, design.weights) for part in (*own_means, means, parts))
     counted = np.concatenate([shared.sum(axis=0), shared.any(axis=2).sum(axis=0)[:, None]], axis=1)
     on_cards = _with_fewest(n, design.weights)
     strata = np.concatenate([number, number.max(axis=-1, keepdims=True)], axis=-1)

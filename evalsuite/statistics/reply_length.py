@@ -165,10 +165,8 @@ def length_biases(judged: Sequence[Replies], golden: Sequence[Replies]) -> list[
             continue
         rhos, n = [], sum(int(present.sum()) for present in both)
         for side in range(2):
-            sides = [
-                (pair[side].lengths, np.where(present, pair[side].scores[:, -1], np.nan), pair[side].cards)
-                for pair, present in zip(pairs, both, strict=True)
-            ]
+            parts = zip((pair[side] for pair in pairs), both, strict=True)
+            sides = [(part.lengths, np.where(present, part.scores[:, -1], np.nan), part.cards) for part, present in parts]
             each, sizes, _ = _spearmans(sides, left_out=True)
             rhos.append(_pooled(each, sizes))
         cards = rhos[0].size - 1 - RESAMPLES

@@ -106,11 +106,10 @@ def curves(dialogues: Sequence[Dialogue]) -> list[Curve]:
 
 
 def _spans(dialogues: Sequence[Dialogue]) -> dict[Language, dict[str, list[Span | None]]]:
-    groups = group_by(dialogues, lambda dialogue: (dialogue.language, supporter_of(dialogue)))
-    return {
-        language: {name: list(map(span_of, group)) for (code, name), group in sorted(groups.items()) if code == language}
-        for language in languages_of(dialogues)
-    }
+    spans: dict[Language, dict[str, list[Span | None]]] = {language: {} for language in languages_of(dialogues)}
+    for (language, name), group in sorted(group_by(dialogues, lambda d: (d.language, supporter_of(d))).items()):
+        spans[language][name] = [*map(span_of, group)]
+    return spans
 
 
 def _steps(spans: Sequence[Span]) -> list[SurvivalStep]:

@@ -199,10 +199,8 @@ def rank_tables(frameworks: Sequence[FrameworkScores | Examined], language: Lang
     note = f"Averages of 0–100 over a framework's own dimensions, [{SMOOTHED} over cards or profiles], n = cards or profiles."
     note += f" {EXAMINED}" * any(isinstance(framework, Examined) for framework in frameworks)
     rank_columns = ("framework", "and", "Kendall's tau-b", "people played")
-    ranks = tuple(
-        (first.title, second.title, tau(first, second), "the same" if first.people == second.people else "others")
-        for first, second in combinations(every, 2)
-    )
+    pairs = ((a, b, "the same" if a.people == b.people else "others") for a, b in combinations(every, 2))
+    ranks = tuple((a.title, b.title, tau(a, b), people) for a, b, people in pairs)
     rank_note = (
         "−1 to 1, n = supporters that both have. [At least 95 %: a pair's order is fixed where its difference is significant "
         f"in both frameworks ({TEST}, Holm's correction over both); any other pair may be ordered either way, as may two "

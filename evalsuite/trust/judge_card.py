@@ -352,12 +352,10 @@ def _order(shifts: Sequence[health.Shift], language: Language) -> JudgeCheck:
         return _unmeasured("order", language, "it was asked in a single order, or for one dimension at a time")
     moved = [shift for shift in shifts if shift.difference.holds]
     largest = max(shifts, key=lambda shift: abs(shift.difference.estimate.mean or 0))
-    n = largest.difference.estimate.n
-    finding = (
-        f"{len(moved)} of {len(shifts)} differences are significant by themselves; the largest is on {largest.dimension}, "
-        f"{_spoken(largest.difference.estimate)} points (n = {n} cards)"
-    )
-    return _most("order", language, finding, _by_family([s.difference for s in shifts], both_sides=True), n)
+    gap = largest.difference.estimate
+    finding = f"{len(moved)} of {len(shifts)} differences are significant by themselves; the largest is on "
+    finding += f"{largest.dimension}, {_spoken(gap)} points (n = {gap.n} cards)"
+    return _most("order", language, finding, _by_family([s.difference for s in shifts], both_sides=True), gap.n)
 
 
 def _injection(effects: Sequence[health.InjectionEffect], language: Language) -> JudgeCheck:
@@ -378,8 +376,6 @@ def _repeatable(rows: Sequence[health.Repeated], language: Language) -> JudgeChe
     row = next((row for row in rows if row.same.estimate.mean is not None), None)
     if row is None:
         return _unmeasured("repeatability", language, "it was not asked again, or could not be read")
-    finding = (
-        f"{_spoken(row.same.estimate)} % of {row.same.estimate.n:,} verdicts are the same, by chance {fmt(row.chance, 1)} %; "
-        f"mean gap {fmt(row.gap)} points of the scale"
-    )
+    same, more = row.same.estimate, f"by chance {fmt(row.chance, 1)} %; mean gap {fmt(row.gap)} points of the scale"
+    finding = f"{_spoken(same)} % of {same.n:,} verdicts are the same, {more}"
     return _least("repeatability", language, finding, row.same, health.GOOD)

@@ -123,12 +123,12 @@ def paper_tables(averages: Mapping[str, Mapping[str, float]], cards: Mapping[str
             rows.append((language, number, spread, least[0], shown[0], least[1], shown[1], len(pairs)))
         # Scores of 0–100 with mean m have a variance of at most m (100 − m), and independent differences the sum of two.
         bound = {name: mean * (100 - mean) for name, mean in means.items()}
-        certain = sum(
+        proven = sum(
             shown_with(gap, bound[a] + bound[b], number, ALPHA / len(pairs)) >= power for a, b, gap in pairs if gap > 0
         )
         gaps = np.sort([gap for _, _, gap in pairs])
         middle = Estimate(float(np.median(gaps)), float(gaps[0]), float(gaps[-1]), len(gaps))
-        worst.append((language, number, len(pairs), middle, certain))
+        worst.append((language, number, len(pairs), middle, proven))
     notes = (
         "With the paper's own design: one dialogue per supporter and card, one score per dimension. Least: the smallest "
         f"difference shown in {100 * power:.0f} of 100 such studies ({TEST}, with an interval that excludes 0) at {ALPHA:g}, "

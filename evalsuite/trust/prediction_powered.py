@@ -151,10 +151,8 @@ def estimates(board: Powered, side: Corrected, labels: Sequence[int]) -> list[li
     on, count = board.scored[:, :, None], board.clusters[:, None]
     error, free = _error(side.parts, (on, on), (side.unseen, np.zeros(1)), (count, count))
     reach = np.where(on.sum(axis=0) >= FEWEST, stdtrit(free, _END) * error, np.nan)
-    return [
-        [_estimate(mean, width, n) for mean, width in zip(means, widths, strict=True)]
-        for means, widths, n in zip(side.means, reach, labels, strict=True)
-    ]
+    rows = (zip(*row, strict=True) for row in zip(side.means, reach, strict=True))
+    return [[_estimate(*cell, n) for cell in row] for row, n in zip(rows, labels, strict=True)]
 
 
 def differences_of(
@@ -250,10 +248,8 @@ def powered_boards(
     named = {dialogue.id: dialogue for dialogue in dialogues}
     kept = [score for score in scores if score.dimension in rubric.dimensions]
     places = [list(people_rubric.dimensions).index(name) for name in rubric.dimensions]
-    of_people = {
-        (contestant.language, contestant.supporter): {id: row[:, places] for id, row in contestant.dialogues.items()}
-        for contestant in contestants_of(dialogues, verdicts_of_people(kept), people_rubric)
-    }
+    by_people = contestants_of(dialogues, verdicts_of_people(kept), people_rubric)
+    of_people = {(c.language, c.supporter): {id: row[:, places] for id, row in c.dialogues.items()} for c in by_people}
     judged = contestants_of(dialogues, judgements, rubric, card_of=lambda dialogue: dialogue.id)
     boards = []
     for (language, _), rivals in group_by(judged, lambda contestant: (contestant.language, contestant.scorer)).items():
