@@ -95,10 +95,11 @@ def in_order(languages: Iterable[str]) -> list[str]:
     return [*(code for code in PAPER_LANGUAGES if code in present), *sorted(present.difference(PAPER_LANGUAGES))]
 
 
-def lineage(language: str) -> list[str]:
+@cache  # asked for every card and supporter
+def lineage(language: str) -> tuple[str, ...]:
     """The language and the ones it is a variety of: zh-Hant-TW, zh-Hant, zh."""
     parts = language.split("-")
-    return ["-".join(parts[:end]) for end in range(len(parts), 0, -1)]
+    return tuple("-".join(parts[:end]) for end in range(len(parts), 0, -1))
 
 
 def folders(language: str) -> list[Path]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
+from operator import is_, not_
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -84,9 +85,9 @@ class RoleCard(Record):
     """Path in `configs/taxonomy.yaml`: level 1 alone, or levels 1 to 3."""
     quality: Literal["high", "middle", "invalid"] | None = None
     """The annotators' verdict (ESC-Eval, table 8)."""
-    text: str | None = Field(default=None, exclude_if=lambda text: text is None)
+    text: str | None = Field(default=None, exclude_if=partial(is_, None))
     """The card's text in ESC-Eval's files, word for word, which the published prompt shows. Null for other cards."""
-    details: dict[str, str] = Field(default={}, exclude_if=lambda details: not details)
+    details: dict[str, str] = Field(default={}, exclude_if=not_)
     """A benchmark's further fields about the person, by its own names: its prompts show them as `details["name"]`."""
 
 
@@ -161,7 +162,7 @@ class Usage(Record):
     """Characters of reasoning, counted by the client."""
     calls: Count = 0
     """Model calls."""
-    cut_off: dict[str, Count] = Field(default={}, exclude_if=lambda cut_off: not cut_off)
+    cut_off: dict[str, Count] = Field(default={}, exclude_if=not_)
     """Replies that were cut off at the token limit, by role. Left out if there were none."""
 
     def __add__(self, other: Usage) -> Usage:
@@ -206,7 +207,7 @@ class Dialogue(Record):
     """How the dialogue ended. Null for imported dialogues."""
     usage: Usage | None = None
     """Its calls and tokens."""
-    fields: dict[str, str] = Field(default={}, exclude_if=lambda fields: not fields)
+    fields: dict[str, str] = Field(default={}, exclude_if=not_)
     """Further facts about an imported dialogue, such as version, week or country. Reports group by them (--by)."""
 
     @model_validator(mode="after")
