@@ -365,9 +365,10 @@ def each_placed(path: Path, model: type[M], what: str) -> Iterator[tuple[str, M]
     for number, line in numbered_lines(path, what):
         where = f"{name}:{number}"
         try:
-            record = model.model_validate(json_line(line))
-        except (UserError, ValidationError) as error:
-            raise UserError(f"{where}: {explain(error)}") from None
+            value = json_line(line)
+        except UserError as error:  # `at` would enter a context for every line
+            raise UserError(f"{where}: {error}") from None
+        record = validated(model, value, where)
         spellings.of(record, where)
         yield where, record
 

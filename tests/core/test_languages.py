@@ -63,7 +63,7 @@ def test_other_codes_are_refused_with_what_to_write(code: str, meant: str) -> No
 
 
 def test_a_language_is_looked_up_by_what_it_is_a_variety_of() -> None:
-    assert lineage("zh-Hant-TW") == ["zh-Hant-TW", "zh-Hant", "zh"]
+    assert lineage("zh-Hant-TW") == ("zh-Hant-TW", "zh-Hant", "zh")
     assert words("zh-Hant").seeker == words("zh").seeker and asked("zh-Hant")[1].startswith("下面") == asked("zh")[
         1
     ].startswith("下面")
