@@ -27,9 +27,8 @@ from evalsuite.commands.verdicts import (
     MaybeVerdicts,
     OnlyJudgeOption,
     judgements_of,
-    of_judgements,
     of_judges,
-    of_people,
+    scored_by,
     scored_clusters,
     verdict_files,
 )
@@ -279,13 +278,13 @@ def _correlate(
                 raise UserError(f"{option} {text}: only the dialogues have their sample and system: give --dialogues")
     if not judgements:
         raise UserError("two sides are needed to correlate: give --judgements and --gold")
-    by_people = [path for path in judgements if of_people(path)]
+    by_people = [path for path in judgements if scored_by(path) == "annotator"]
     by_judges = [path for path in judgements if path not in by_people]
     if judge and not by_judges:
         raise UserError("--judge: --judgements are people's scores: leave --judge out")
     verdicts = of_judges(judgements_of(verdict_files(by_judges, gold)), judge) if by_judges else []
     verdicts += verdicts_of_people(gold_scores_of(by_people))
-    gold_people = [path for path in gold if not of_judgements(path)]
+    gold_people = [path for path in gold if scored_by(path) != "judge"]
     golden = of_annotators(gold_scores_of(gold_people), annotators) if gold_people else []
     golden += scores_of_judges(judgements_of(path for path in gold if path not in gold_people))
     names = {verdict.rubric for verdict in verdicts} | {score.rubric for score in golden}

@@ -89,23 +89,16 @@ def _figures(spec: ModelSpec) -> dict[str, Any]:
     key = spec.endpoint.api_key_env
     size = size_of(spec) if spec.checkpoint and not spec.endpoint.base_url else None
     memory = size.weights() + size.cache(spec.context_length or 0) + OVERHEAD if size else 0
-    return {
-        "name": spec.name,
-        "about": spec.about,
-        "roles": spec.roles,
+    fields = ("name", "about", "roles", "learnt", "serving", "chat_template", "checkpoint", "licence")
+    return {name: getattr(spec, name) for name in fields} | {
         "languages": spec.languages if "languages" in spec.model_fields_set else None,
-        "learnt": spec.learnt,
-        "serving": spec.serving,
         "engine": None if spec.floor or spec.endpoint.base_url or spec.serve.unservable else spec.serve.engine,
         "architectures": architectures_of(spec),
         "unservable": spec.serve.unservable,
-        "chat_template": spec.chat_template,
         "base_url": spec.endpoint.base_url,
-        "checkpoint": spec.checkpoint,
         "gpu_gib": round(memory / GIB, 1) if size else None,
         "key": key,
         "key_is_set": bool(os.environ.get(key)) if key else None,
-        "licence": spec.licence,
     }
 
 
@@ -128,10 +121,8 @@ def _served(spec: ModelSpec) -> str:
         return "its address"
     if spec.serve.unservable:
         return "nothing here"
-    template = spec.chat_template and (
-        "template in the spec" if "{" in spec.chat_template else f"template {spec.chat_template}"
-    )
-    return ", ".join(filter(None, [_ENGINES[spec.serve.engine], template]))
+    template = spec.chat_template and ("in the spec" if "{" in spec.chat_template else spec.chat_template)
+    return _ENGINES[spec.serve.engine] + (f", template {template}" if template else "")
 
 
 def _note(spec: ModelSpec) -> str:

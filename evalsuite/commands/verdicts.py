@@ -37,23 +37,17 @@ OnlyJudgeOption = Annotated[
 ]
 
 
-def _fields(path: Path) -> set[str]:
-    """The fields of a file's first record."""
+def scored_by(path: Path) -> str | None:
+    """Whose scores a file has, by its first record: "annotator" or "judge"; None for a folder, and if it names both or
+    neither."""
     if path.is_dir():
-        return set()
+        return None
     if path.suffix.lower() in (".csv", ".xlsx"):
-        return set(next((cells for _, cells in table_lines(path)), ()))
-    return first_object(path, "records").keys() | set()
-
-
-def of_people(path: Path) -> bool:
-    """Whether a file has people's scores, not a judge's verdicts."""
-    return "annotator" in (fields := _fields(path)) and "judge" not in fields
-
-
-def of_judgements(path: Path) -> bool:
-    """Whether a file has a judge's verdicts, not people's scores."""
-    return "judge" in (fields := _fields(path)) and "annotator" not in fields
+        fields = set(next((cells for _, cells in table_lines(path)), ()))
+    else:
+        fields = set(first_object(path, "records"))
+    scorers = fields & {"annotator", "judge"}
+    return scorers.pop() if len(scorers) == 1 else None
 
 
 def verdict_files(places: Sequence[Path], gold: Sequence[Path]) -> Iterator[Path]:

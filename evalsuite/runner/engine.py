@@ -206,10 +206,8 @@ class Runner:
         )
 
     def _served_names(self, spec: ModelSpec) -> list[str]:
-        if spec.adapters is None:
-            return [spec.served_name()]
-        languages, dimensions = self.resolved.config.languages, self.resolved.rubric.dimensions
-        return sorted({spec.served_name(language, dimension) for language in languages for dimension in dimensions})
+        dimensions = (None,) if spec.adapters is None else tuple(self.resolved.rubric.dimensions)
+        return sorted({spec.served_name(language, d) for language in self.resolved.config.languages for d in dimensions})
 
     def say(self, text: str) -> None:
         """Print a line on the console, unwrapped."""
