@@ -107,15 +107,14 @@ class EmoHarbor(DialogueFramework):
         """What the judge is shown of the seeker; methods other than `json` show the dialogue alone."""
         if self.method != "json":
             return Shown(mode=self.config.mode)
-        judging, per_turn, mode = self.section.judging, self.section.per_turn, self.config.mode
-        if judging == "dialogue":
-            return Shown(judging, per_turn=per_turn, mode=mode)
+        judging = self.section.judging
+        shown = Shown(judging, states=judging == "states", per_turn=self.section.per_turn, mode=self.config.mode)
 
         def text(dialogue: Dialogue) -> str:
             profile = self._profile_of(dialogue)
             return profile_text(profile, profile.language)
 
-        return Shown(judging, states=judging == "states", per_turn=per_turn, mode=mode, profile=text)
+        return shown if judging == "dialogue" else replace(shown, profile=text)
 
     def _profile_of(self, dialogue: Dialogue) -> Profile:
         """The seeker's profile. Raises `UserError` if it is not among the run's."""

@@ -58,10 +58,8 @@ def ending_phrases(prompts: PromptPack, language: Language) -> tuple[str, ...]:
 
 
 def ends(text: str, phrases: Sequence[str]) -> bool:
-    """Whether a line is one of the phrases and nothing else, whatever its case, quotation marks and closing punctuation.
-
-    A phrase inside a longer line does not count: "I don't want to continue" may be about a job.
-    """
+    """Whether a line is one of the phrases and nothing else, whatever its case, quotation marks and closing punctuation. A
+    phrase inside a longer line does not count: "I don't want to continue" may be about a job."""
     return _bare(text) in {_bare(phrase) for phrase in phrases}
 
 

@@ -226,10 +226,8 @@ _LEVELS: dict[Level, tuple[str, tuple[str, ...], tuple[str, ...]]] = {  # title,
 
 @dataclass(frozen=True)
 class Figure:
-    """One metric of one supporter. `corpus`: over all replies at once; `responses`: the mean of the replies' own values.
-
-    The estimate's n counts replies, `dialogues` their dialogues, which the interval resamples.
-    """
+    """One metric of one supporter. `corpus`: over all replies at once; `responses`: the mean of the replies' own values. The
+    estimate's n counts replies, `dialogues` their dialogues, which the interval resamples."""
 
     language: Language
     supporter: str

@@ -173,8 +173,7 @@ def task_page(request: Request, id: int, rater: Rater, store: Database) -> Respo
         return RedirectResponse("/", 303)
     ids = [assigned.id for assigned in store.tasks(rater.code)]
     place = ids.index(id)
-    content = _content(request, task)
-    keys = _question_keys(request, task, content)
+    content, keys = _content_and_keys(request, task)
     answers = store.answers([id]).get(id, {})
     page = TaskPage(study, task, content, answers, rater.language, keys)
     talk = talk_of(request, task) if task.purpose in (TALK, PROFILE) else None
@@ -197,28 +196,22 @@ def task_page(request: Request, id: int, rater: Rater, store: Database) -> Respo
     )
 
 
-def _content(request: Request, task: TaskRow) -> Content:
+def _content_and_keys(request: Request, task: TaskRow) -> tuple[Content, list[QuestionKey]]:
+    """A task's content and questions: of a talk those so far, of a later round the dimensions that raters differ on."""
     if task.purpose in (TALK, PROFILE):
-        return talk_of(request, task).content()
+        talk = talk_of(request, task)
+        return talk.content(), talk.question_keys()
     content: Content = request.app.state.contents[task.item]
-    return content
-
-
-def _question_keys(request: Request, task: TaskRow, content: Content) -> list[QuestionKey]:
-    """The questions of a task: of a talk those so far, of a later round the dimensions that raters differ on."""
     if task.purpose in LATER:
-        return [(name, None) for name in task.details["given"]]
-    if task.purpose in (TALK, PROFILE):
-        return talk_of(request, task).question_keys()
-    study: Study = request.app.state.study
-    return study.question_keys(content.dialogue)
+        return content, [(name, None) for name in task.details["given"]]
+    return content, request.app.state.study.question_keys(content.dialogue)
 
 
 @router.put("/api/task/{id}/answer")
 def save(request: Request, id: int, given: GivenAnswer, rater: Agreed, store: Database) -> Response:
     """Save one answer; returns its new version once it is on the disk."""
     task = store.task(id, rater.code)
-    _check(request.app.state.study, _question_keys(request, task, _content(request, task)), given)
+    _check(request.app.state.study, _content_and_keys(request, task)[1], given)
     answer = RaterAnswer(given.value, given.choice, given.cannot, given.text)
     try:
         version = store.save(id, rater.code, given.question, given.turn, answer, given.version)
@@ -253,9 +246,8 @@ def submit(request: Request, id: int, given: Nothing, rater: Agreed, store: Data
     task, study = store.task(id, rater.code), request.app.state.study
     if task.purpose == TALK and not talk_of(request, task).ended:
         raise RefusedAnswer("talk_open")
-    content = _content(request, task)
-    missing = store.submit(id, rater.code, study.required(_question_keys(request, task, content)))
-    if missing:
+    content, keys = _content_and_keys(request, task)
+    if missing := store.submit(id, rater.code, study.required(keys)):
         page = TaskPage(study, task, content, {}, rater.language, missing)
         names = ", ".join(dict.fromkeys(question.label for question in page.questions))
         message = words(rater.language)["missing"].format(names=names)

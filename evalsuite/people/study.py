@@ -133,10 +133,8 @@ Items = list[tuple[Item, Content]]
 def rated_items(
     dialogues: Sequence[Dialogue], rubric: Rubric, played: Mapping[str, Played], checks: Sequence[HumanScore] = ()
 ) -> tuple[Items, dict[str, dict[str, float]]]:
-    """One item per dialogue, and the attention checks: item → dimension → score.
-
-    Raises `UserError` for a dialogue that cannot be rated, and a check of a dialogue that is not given.
-    """
+    """One item per dialogue, and the attention checks: item → dimension → score. Raises `UserError` for a dialogue that cannot
+    be rated, and a check of a dialogue that is not given."""
     expected: dict[str, dict[str, float]] = defaultdict(dict)
     ids = {dialogue.id: _item_id(dialogue.id) for dialogue in dialogues}
     for check in checks:

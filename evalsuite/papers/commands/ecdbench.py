@@ -139,8 +139,13 @@ def run(
     if planned.missing:
         tables.append(left_out_table(registry, planned.missing))
     if deliver("ecdbench", plain(tables), tables, out, as_json, [table for table in tables if table.key != LEFT_OUT]):
-        for line in _next_commands(out, bool(scores), bool(summaries) and judging is None and not judged.is_file()):
-            notices.print(line, soft_wrap=True)
+        if scores:
+            board = f"esc-eval paper ecdbench table --scores {out / 'scores.jsonl'} --out board"
+            notices.print(f"scores: {out / 'scores.jsonl'}   then: {board}", soft_wrap=True)
+        if summaries and judging is None and not judged.is_file():
+            score = "esc-eval run --only score --config configs/eval/ecdbench_summaries.yaml --judge YOURS"
+            notices.print(f"summaries: {out / 'summaries.jsonl'}   then, before this command again:", soft_wrap=True)
+            notices.print(f"  {score} --dialogues {out / 'summaries.jsonl'} --out {out / 'judged'}", soft_wrap=True)
     exit_if_lost(lost, len(summaries), "summaries")
 
 
@@ -239,16 +244,3 @@ def _node(root: Node, name: str) -> Node:
     if len(nodes) > 1:
         raise UserError(f"--node: {name!r} is in several places, name one: {', '.join(node.path for node in nodes[:4])}")
     return nodes[0]
-
-
-def _next_commands(out: Path, scores: bool, unjudged: bool) -> list[str]:
-    """The files written, and the commands that use them."""
-    board = f"esc-eval paper ecdbench table --scores {out / 'scores.jsonl'} --out board"
-    lines = [f"scores: {out / 'scores.jsonl'}   then: {board}"] if scores else []
-    if unjudged:
-        score = "esc-eval run --only score --config configs/eval/ecdbench_summaries.yaml --judge YOURS"
-        lines += [
-            f"summaries: {out / 'summaries.jsonl'}   then, before this command again:",
-            f"  {score} --dialogues {out / 'summaries.jsonl'} --out {out / 'judged'}",
-        ]
-    return lines

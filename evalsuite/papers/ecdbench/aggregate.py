@@ -152,10 +152,8 @@ class ModelResult:
 def aggregate(
     benchmark: Benchmark, scores: ModelScores, missing: Missing = "null", weights: WeightFactors | None = None
 ) -> ModelResult:
-    """Aggregate one model's scores (algorithm 1). `weights` varies the weights of nodes; see `weight_factors`.
-
-    Raises `UserError` for a node that is given as a whole and also has scores below it.
-    """
+    """Aggregate one model's scores (algorithm 1). `weights` varies the weights of nodes; see `weight_factors`. Raises
+    `UserError` for a node that is given as a whole and also has scores below it."""
     benchmark = benchmark.runnable if missing == "left_out" else benchmark
     root = _Aggregation(benchmark, scores, missing, weights or {}).total()
     gate = benchmark.gate
@@ -297,10 +295,8 @@ def comparable(results: Sequence[ModelResult]) -> list[ModelResult]:
 
 
 def ranges(draws: Sequence[Floats]) -> list[RankRange] | None:
-    """Ranks by each model's first figure, and their ranges over the draws after it; None if a model has no draws.
-
-    Equal totals share the better rank.
-    """
+    """Ranks by each model's first figure, and their ranges over the draws after it; None if a model has no draws. Equal totals
+    share the better rank."""
     if not draws or any(len(totals) < 2 for totals in draws):
         return None
     table = np.stack(draws)

@@ -179,10 +179,8 @@ def resolved_judge(out: Path, judge: str) -> DialogueFramework:
 
 
 def judge_summaries(resolved: DialogueFramework, written: Path, console: Console) -> list[TaskScore]:
-    """Have every summary of `written` judged, and return the verdicts as scores.
-
-    Raises `UserError` if a server failed before all were judged: the same command resumes.
-    """
+    """Have every summary of `written` judged, and return the verdicts as scores. Raises `UserError` if a server failed before
+    all were judged: the same command resumes."""
     dialogues = resolved.out / "dialogues.jsonl"
     with open_run(resolved.out) as run:
         write_jsonl(dialogues, read_dialogues([written]))  # the run's own copy, since there may be more later
@@ -204,10 +202,8 @@ CONCURRENCY = 32
 
 @dataclass(frozen=True)
 class Examination:
-    """A model and the items to ask it: `limit` of each dataset, drawn with `seed`.
-
-    `chat` puts questions into its chat template; `console` gets a line per dataset.
-    """
+    """A model and the items to ask it: `limit` of each dataset, drawn with `seed`. `chat` puts questions into its chat
+    template; `console` gets a line per dataset."""
 
     benchmark: Benchmark
     spec: ModelSpec
@@ -217,11 +213,8 @@ class Examination:
     seed: int = 0
 
     def ask(self, run: Run, plan: TaskPlan) -> tuple[list[TaskScore], list[Dialogue]]:
-        """Scores of lm-eval's tasks, and summaries, which are also in summaries.jsonl.
-
-        Datasets already in the run folder with the same files are not asked again. Datasets that lm-eval cannot download are
-        added to `plan.missing`.
-        """
+        """Scores of lm-eval's tasks, and summaries, which are also in summaries.jsonl. Datasets already in the run folder with
+        the same files are not asked again. Datasets that lm-eval cannot download are added to `plan.missing`."""
         self._claim(run, plan)
         with run.timed("ecdbench"), ExitStack() as servers:
             scores: list[TaskScore] = []

@@ -27,10 +27,8 @@ TYPES = {"closed": "closed-source", "open": "open-source"}
 
 
 def charts(benchmark: Benchmark, results: Sequence[ModelResult], facts: Mapping[str, ModelFacts]) -> list[Chart]:
-    """The figures as plotly data (`traces`, `layout`); figures without data are left out.
-
-    If parts are missing, scores are partial and captions say so. Colours are the page's own names (`tone`).
-    """
+    """The figures as plotly data (`traces`, `layout`); figures without data are left out. If parts are missing, scores are
+    partial and captions say so. Colours are the page's own names (`tone`)."""
     made = (_distributions(results), _by_type(benchmark, results, facts), _by_size(results, facts), _core(benchmark, results))
     complete = all(node.complete for result in results for node in result.root.children)
     caveat = "" if complete else " Scores are partial if parts are missing."
@@ -122,10 +120,8 @@ def _by_size(results: Sequence[ModelResult], facts: Mapping[str, ModelFacts]) ->
 
 
 def _core(benchmark: Benchmark, results: Sequence[ModelResult]) -> Chart | None:
-    """Figure 7: core capabilities (their weighted mean) against foundational ones, with a fitted straight line.
-
-    The paper does not say how its core score combines the two core capabilities; ours uses the total's weights.
-    """
+    """Figure 7: core capabilities (their weighted mean) against foundational ones, with a fitted straight line. The paper does
+    not say how its core score combines the two core capabilities; ours uses the total's weights."""
     roles = {part.role for part in benchmark.capabilities.values()}
     if not {"core", "foundational"} <= roles:
         return None

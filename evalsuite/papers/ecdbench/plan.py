@@ -40,10 +40,8 @@ SUMMARY = "summary"  # the task of writing a summary, which a judge scores; it d
 
 
 class Part(Settings):
-    """One set of a dataset's files: the task to run on them, their form, and the category to keep (None: all).
-
-    `fields` maps the form's field names to those in the files, if these differ.
-    """
+    """One set of a dataset's files: the task to run on them, their form, and the category to keep (None: all). `fields` maps
+    the form's field names to those in the files, if these differ."""
 
     task: str
     form: str
@@ -118,10 +116,8 @@ def find_files(data: Path, part: Part) -> list[Path]:
 
 
 def read_part(part: Part, files: list[Path]) -> tuple[list[Doc], BuildStep]:
-    """A part's documents in file order, and the counts of items left out.
-
-    Raises `UserError` with file and line for malformed items, and `NoItems` if none is left.
-    """
+    """A part's documents in file order, and the counts of items left out. Raises `UserError` with file and line for malformed
+    items, and `NoItems` if none is left."""
     step = BuildStep(part.task)
     reader = _RenamingReader(step, strict=True, tidy=False, fields=part.fields)
     docs = [doc for doc in FORMS[part.form](files, reader) if part.category in (None, doc.get("category"))]
@@ -208,21 +204,15 @@ def _judged(benchmark: Benchmark, key: str) -> bool:
     return runner is not None and runner.by == "judge"
 
 
-def unmeasured(benchmark: Benchmark, name: str, task: str, doc: Doc) -> list[str]:
-    """The metrics of dataset `name` that `task` cannot score; not checked for lm-eval's own tasks."""
-    if not task.startswith(OURS):
-        return []
-    methods = [method for method in benchmark.datasets[name].methods if method.unavailable is None]
-    kinds = {method.metric: benchmark.metrics[method.metric].items for method in methods}
-    return [metric for metric, kind in kinds.items() if (NEEDS.get(metric) or NEEDS.get(kind)) not in doc]
-
-
 def read_dataset(benchmark: Benchmark, key: str, files: Files) -> list[tuple[Part, list[Doc], BuildStep]]:
     """A dataset's documents, part by part. Raises `UserError` for malformed files, and for a part whose task cannot score one
     of the dataset's metrics: nobody should pay for calls that measure nothing."""
     parts = read_parts(files)
+    methods = [method for method in benchmark.datasets[key].methods if method.unavailable is None]
+    fields = {m.metric: NEEDS.get(m.metric) or NEEDS.get(benchmark.metrics[m.metric].items) for m in methods}
     for part, docs, _ in parts:
-        if part.task != SUMMARY and (missing := unmeasured(benchmark, key, part.task, docs[0])):
+        missing = [metric for metric, field in fields.items() if field not in docs[0]]
+        if missing and part.task.startswith(OURS):  # not known for lm-eval's own tasks
             raise UserError(
                 f"dataset {key!r}: form {part.form} with task {part.task} gives no score for {', '.join(missing)}: "
                 "name another in the layout (configs/ecdbench/local.yaml has one for every dataset)"

@@ -203,11 +203,8 @@ class Benchmark(Settings):
         return {frozenset(case): dict(case) for case in self.level_weights}
 
     def weights_of_levels(self, levels: frozenset[str]) -> dict[str, float]:
-        """The weights of a sub-capability's levels; they sum to 1.
-
-        A single level has weight 1; several have those of their own case in `level_weights`, or else those of the case of all
-        levels, rescaled (section 7.2.3).
-        """
+        """The weights of a sub-capability's levels; they sum to 1. A single level has weight 1; several have those of their
+        own case in `level_weights`, or else those of the case of all levels, rescaled (section 7.2.3)."""
         if not levels:
             return {}
         if len(levels) == 1:
@@ -231,10 +228,8 @@ class Benchmark(Settings):
 
     @cached_property
     def runnable(self) -> Benchmark:
-        """The benchmark without what is not runnable; the remaining tasks and levels share the weights.
-
-        Raises `UserError` if nothing of a capability is left.
-        """
+        """The benchmark without what is not runnable; the remaining tasks and levels share the weights. Raises `UserError` if
+        nothing of a capability is left."""
         if not self.not_runnable:
             return self
         dump = self.model_dump()

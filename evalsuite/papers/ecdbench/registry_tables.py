@@ -73,10 +73,8 @@ def doubts(benchmark: Benchmark) -> list[str]:
 
 
 def counts_table(benchmark: Benchmark) -> Table | None:
-    """The registry's own counts next to the paper's; None for a benchmark without such a table.
-
-    A dataset counts once in each sub-capability; a method is a way of evaluating a dataset (its metrics are one method).
-    """
+    """The registry's own counts next to the paper's; None for a benchmark without such a table. A dataset counts once in each
+    sub-capability; a method is a way of evaluating a dataset (its metrics are one method)."""
     if benchmark.counts is None:
         return None
     paper, name = load_reported(benchmark.counts.paper), benchmark.counts.table

@@ -272,10 +272,8 @@ def draw(items: Sequence[T], name: str, limit: int, seed: int) -> list[T]:
 def ask(
     benchmark: Benchmark, name: str, tasks: Mapping[str, Any], lm: Any, model: str, limit: int, seed: int, chat: bool
 ) -> AskedTask:
-    """Ask a sample of a dataset's items, over all of its tasks; all of them if there are fewer than `limit`.
-
-    Items are named by their positions in the files, so two models with the same seed answer the same items.
-    """
+    """Ask a sample of a dataset's items, over all of its tasks; all of them if there are fewer than `limit`. Items are named
+    by their positions in the files, so two models with the same seed answer the same items."""
     from lm_eval.evaluator import evaluate
 
     available: list[tuple[str, tuple[int, ...]]] = []

@@ -65,9 +65,7 @@ def combined(weights: Mapping[str, float], scores: Mapping[str, float | None]) -
 
 def panel_of(judgements: Iterable[Judgement]) -> Panel:
     """Equation 1: every judge's mean score per dialogue and aspect. A judge's name is `Scorer.name`: model, method, condition.
-
-    A judge without any readable verdict is kept, without scores. Raises `UserError` for judgements on several rubrics.
-    """
+    A judge without any readable verdict is kept, without scores. Raises `UserError` for judgements on several rubrics."""
     by_judge = group_by(judgements, lambda judgement: scorer_of(judgement).name)
     rubrics = {judgement.rubric for rounds in by_judge.values() for judgement in rounds}
     if len(rubrics) > 1:
@@ -156,9 +154,7 @@ class Weights(Settings):
 
 def fit(panel: Panel, people: Scores, dialogues: Iterable[str], rubric: str, mode: Mode, seed: int | None = None) -> Weights:
     """Weights of every aspect that both judges and people scored, from the given dialogues; the order of judges has no effect.
-
-    A judge's correlation is over the dialogues that it and people scored. Raises `UserError` if there are none.
-    """
+    A judge's correlation is over the dialogues that it and people scored. Raises `UserError` if there are none."""
     chosen = set(dialogues)
     weights: list[JudgeWeight] = []
     used: list[list[Any]] = []
@@ -181,10 +177,8 @@ def fit(panel: Panel, people: Scores, dialogues: Iterable[str], rubric: str, mod
 
 
 def part(groups: Mapping[str, str], share: float, seed: int) -> set[str]:
-    """The dialogues to fit on: about `share` (0–1) of them, drawn by whole groups. `groups`: dialogue → its group.
-
-    Raises `UserError` if one part would be empty.
-    """
+    """The dialogues to fit on: about `share` (0–1) of them, drawn by whole groups. `groups`: dialogue → its group. Raises
+    `UserError` if one part would be empty."""
     members = group_by(sorted(groups), groups.__getitem__)
     names = sorted(members)
     random.Random(f"{seed}/feel fit").shuffle(names)

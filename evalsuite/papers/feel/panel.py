@@ -115,10 +115,8 @@ class Member:
 
 
 class Feel(Framework):
-    """A panel of judges, with everything that its config names; no server is started. FEEL judges given dialogues only.
-
-    Raises `UserError` for whatever is missing or incompatible.
-    """
+    """A panel of judges, with everything that its config names; no server is started. FEEL judges given dialogues only. Raises
+    `UserError` for whatever is missing or incompatible."""
 
     name = "feel"
     title = "FEEL"

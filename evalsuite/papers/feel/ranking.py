@@ -42,10 +42,8 @@ def ranks_of(scores: Mapping[str, float]) -> dict[str, float]:
 
 
 def human_ranks(preferences: Iterable[Preference], dialogues: Sequence[Dialogue], pairing: Pairing) -> Ranks:
-    """Ranks within each topic by wins minus losses over all questions and annotators.
-
-    Raises `UserError` for an unknown dialogue, and for a pair on two topics or of one supporter.
-    """
+    """Ranks within each topic by wins minus losses over all questions and annotators. Raises `UserError` for an unknown
+    dialogue, and for a pair on two topics or of one supporter."""
     by_id = {dialogue.id: dialogue for dialogue in dialogues}
     tallies: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for preference in preferences:

@@ -25,10 +25,8 @@ Exact = Mapping[tuple[str, str, str], Fraction]  # (table, row, column) → the 
 
 @dataclass(frozen=True)
 class Disagreement:
-    """A printed number that contradicts others; `recomputed` is rounded like the printed one.
-
-    `slack` is how far rounded inputs may put the recomputed number off: 0 for exact inputs, None if only its sign is known.
-    """
+    """A printed number that contradicts others; `recomputed` is rounded like the printed one. `slack` is how far rounded
+    inputs may put the recomputed number off: 0 for exact inputs, None if only its sign is known."""
 
     paper: str
     table: str
@@ -113,10 +111,8 @@ def check(reported: Reported) -> Checked:
 
 
 def _exact(reported: Reported) -> tuple[list[RecomputedCount], Exact]:
-    """The exact figures of cells that are whole numbers of counted items, and how many there are per rule.
-
-    A cell that was truncated instead of rounded has an exact figure too; a cell that is neither has none.
-    """
+    """The exact figures of cells that are whole numbers of counted items, and how many there are per rule. A cell that was
+    truncated instead of rounded has an exact figure too; a cell that is neither has none."""
     counted: list[RecomputedCount] = []
     figures: dict[tuple[str, str, str], Fraction] = {}
     for name, table in reported.tables.items():

@@ -211,9 +211,7 @@ class Reported:
 
     def select(self, name: str, selector: Mapping[str, str | list[str]], where: str) -> list[Printed]:
         """The cells of a table that a selector names, in the table's order; none if no row has such a combination of names.
-
-        Raises `UserError`, which starts with `where`, for axes and names that the table does not have.
-        """
+        Raises `UserError`, which starts with `where`, for axes and names that the table does not have."""
         wanted = {axis: names if isinstance(names, list) else [names] for axis, names in selector.items()}
         for axis, names in wanted.items():
             if axis not in self._names[name]:
@@ -226,10 +224,8 @@ class Reported:
 
 
 def load_reported(name: str = "esc_eval") -> Reported:
-    """The tables of a paper: bundled under a name (configs/reported/NAME), or in a user's folder of YAML files.
-
-    Raises `UserError` with file and field.
-    """
+    """The tables of a paper: bundled under a name (configs/reported/NAME), or in a user's folder of YAML files. Raises
+    `UserError` with file and field."""
     folder = Path(name) if "/" in name else CONFIGS / "reported" / name
     paths = sorted(folder.glob("*.yaml"))
     if not paths:

@@ -170,10 +170,8 @@ TITLES = {QUESTION: "Closer to a human"}
 
 
 def choices_of(answers: Sequence[PairAnswer], dialogues: Sequence[Dialogue]) -> list[Choice]:
-    """Answers on these dialogues as choices between their seekers.
-
-    Raises `UserError` for a dialogue that is not given, and two dialogues of one seeker or on different cards (or profiles).
-    """
+    """Answers on these dialogues as choices between their seekers. Raises `UserError` for a dialogue that is not given, and
+    two dialogues of one seeker or on different cards (or profiles)."""
     by_id = {dialogue.id: dialogue for dialogue in dialogues}
     choices = []
     for answer in answers:

@@ -80,18 +80,17 @@ def read_field(
         if not where or not _NAME.fullmatch(name):
             raise UserError(f"--seeker {place!r}: expected NAME=RUN_FOLDER or NAME=FILE.jsonl; no colon or slash in NAME")
         names.append(name)
-        folder = Path(where)
-        cards = Cards(shared_cards)
+        folder, cards = Path(where), shared_cards
         if folder.is_dir():
             shards.whole(folder, needed=False)
-            cards.add(read_people(folder))
+            cards = [*shared_cards, *read_people(folder)]
             dialogues = read_dialogues([folder / "dialogues.jsonl"])
         elif "dialogue" in first_object(folder, "dialogues"):  # a support corpus, as `python -m data_prep read` writes it
             dialogues = [item.dialogue for item in read_jsonl(folder, SupportDialogue, "dialogues")]
             check_unique(folder, (dialogue.id for dialogue in dialogues), "dialogue ids")
         else:
             dialogues = read_dialogues([folder])
-        _place(compared, name, where, [d for d in dialogues if languages is None or d.language in languages], cards)
+        _place(compared, name, where, [d for d in dialogues if languages is None or d.language in languages], Cards(cards))
     check_unique("--seeker", names, "seeker names")
     if limit is not None:
         seekers: dict[tuple[Language, str], set[str]] = defaultdict(set)  # (language, card) → its seekers
@@ -106,14 +105,11 @@ def read_field(
 
 
 class Cards:
-    """Cards and profiles by id, and by the dialogue that they were made from. Raises `UserError` for two of the same id."""
+    """Cards and profiles by id, and by the dialogue that they were made from. Raises `UserError` if two share an id."""
 
-    def __init__(self, cards: Iterable[Played] = ()) -> None:
+    def __init__(self, cards: Iterable[Played]) -> None:
         self.by_id: dict[str, Played] = {}
         self.by_source: dict[tuple[str, str], list[Played]] = defaultdict(list)
-        self.add(cards)
-
-    def add(self, cards: Iterable[Played]) -> None:
         for card in cards:
             if self.by_id.setdefault(card.id, card) != card:
                 kind = "role card" if isinstance(card, RoleCard) else "profile"

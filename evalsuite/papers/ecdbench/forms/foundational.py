@@ -148,9 +148,7 @@ def _multirc_answers(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 def _logiqa(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
     """Eight lines per item: blank, the answer's letter, passage, question, four options that begin with their letters.
-
-    Documents have the columns of lm-eval's own task (`label`) and ours (`gold`).
-    """
+    Documents have the columns of lm-eval's own task (`label`) and ours (`gold`)."""
     for file in files:
         lines = lines_of(file, keep_blank=True)
         for start in range(0, len(lines) - 7, 8):
