@@ -34,10 +34,9 @@ def between_judges(verdicts: Sequence[Judgement], rubric: Rubric, clusters: Clus
         ]
         if rows:
             note = (
-                "On dialogues (n) on which both verdicts are readable. Kappa has quadratic weights. Intervals over "
-                f"{clusters.name}: 95 % {INTERVALS}; of shares: {SMOOTHED}. Minus: the mean of the "
-                "first judge's scores minus the other's, in points of the scale. A dash: undefined, because nothing "
-                "varies. Judges that agree may both be wrong: compare them with gold."
+                f"On dialogues (n) with two readable verdicts. Kappa: quadratic weights. Intervals over {clusters.name}: 95 % "
+                f"{INTERVALS}; of shares: {SMOOTHED}. Minus: the mean of the first judge's scores minus the other's, points. "
+                "A dash: nothing varies. Judges that agree may both be wrong: compare them with gold."
             )
             title = f"Judges against each other, {language}"
             yield Table.of(f"between-judges-{language}", title, rows, [note], AGREEMENT)

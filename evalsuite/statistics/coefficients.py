@@ -52,10 +52,8 @@ def figures(x: Floats, y: Floats, place: NDArray[np.intp], level: Level) -> dict
             times = np.random.default_rng(SEED).multinomial(size, np.full(size, 1 / size), RESAMPLES)
             draws = coefficients(x, y, place, times.astype(np.float64))
     left_out = np.where(drawn, np.isnan(draws).sum(axis=0), 0)
-    return {
-        name: (estimate(points[i], draws[:, i], int(ns[i]), int(rows[i])), int(undefined[i]), int(left_out[i]))
-        for i, name in enumerate(COEFFICIENTS)
-    }
+    cells = (estimate(points[i], draws[:, i], int(ns[i]), int(rows[i])) for i in range(len(COEFFICIENTS)))
+    return dict(zip(COEFFICIENTS, zip(cells, undefined.tolist(), left_out.tolist(), strict=True), strict=True))
 
 
 def coefficients(x: Floats, y: Floats, place: NDArray[np.intp], weights: Floats) -> Floats:

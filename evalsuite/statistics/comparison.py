@@ -166,16 +166,13 @@ def _partners(rivals: Sequence[Rival]) -> list[tuple[int, int]]:
     """Places of the contestants that belong together, the later run's first."""
     present = {(run, name) for run, earlier in rivals for name in (earlier.supporter, earlier.scorer)}
 
-    def together(run: str, name: object, other_run: str, other: object) -> bool:
-        return name == other or ((other_run, name) not in present and (run, other) not in present)
+    def together(first: Rival, second: Rival) -> bool:
+        (run, earlier), (later_run, later) = first, second
+        names = (earlier.supporter, later.supporter), (earlier.scorer, later.scorer)
+        return all(own == other or not {(later_run, own), (run, other)} & present for own, other in names)
 
-    return [
-        (late, early)
-        for (early, (run, earlier)), (late, (later_run, later)) in combinations(enumerate(rivals), 2)
-        if run != later_run
-        and together(run, earlier.supporter, later_run, later.supporter)
-        and together(run, earlier.scorer, later_run, later.scorer)
-    ]
+    pairs = combinations(enumerate(rivals), 2)
+    return [(late, early) for (early, first), (late, second) in pairs if first[0] != second[0] and together(first, second)]
 
 
 def _names(rivals: Sequence[Rival]) -> Iterator[str]:

@@ -289,10 +289,8 @@ def alignment_tables(correlations: Sequence[Correlation]) -> Iterator[Table]:
     shared = [figure for figure in correlations if figure.dimension == figure.gold_dimension]
     pearson = [figure for figure in shared if (figure.level, figure.coefficient) == ("dataset", "pearson")]
     for (language, rubric), part in group_by(pearson, lambda figure: (figure.language, figure.gold_rubric)).items():
-        names: Names = {
-            "judge": lambda figure: figure.scorer.without(STRATEGY).name,
-            STRATEGY: lambda figure: dict(figure.scorer.condition).get(STRATEGY, DASH),
-        }
+        names: Names = {"judge": lambda figure: figure.scorer.without(STRATEGY).name}
+        names[STRATEGY] = lambda figure: dict(figure.scorer.condition).get(STRATEGY, DASH)
         note = f"Each dimension with people's scores of the same one on rubric {rubric}, over all dialogues at once."
         title = f"Judges against people, Pearson × 100, {language}"
         notes = [f"{note} {INTERVALS} A dash: undefined."]

@@ -88,13 +88,10 @@ def judge_figures(judges: Judges, scores: Sequence[HumanScore], settings: JudgeS
     differences = compare(judges, scores, mode, families, references, settings.clusters, settings.averages)
     counted = ({item_of(j) for j in verdicts if mode == "paper" or j.value is not None} for verdicts in judges.values())
     same = len(set(map(frozenset, counted))) == 1
-    tables = JudgeTables(
-        # A judge that was tested against only some of the others is not known to be the best.
-        [*table4(means | figures, scores, mode, labels, note, same, () if references else beaten(differences))],
-        comparison_tables(differences, mode, labels),
-        judges=[],
-        counts=[],
-    )
+    # A judge that was tested against only some of the others is not known to be the best.
+    worse = () if references else beaten(differences)
+    first = [*table4(means | figures, scores, mode, labels, note, same, worse)]
+    tables = JudgeTables(first, comparison_tables(differences, mode, labels), judges=[], counts=[])
     if settings.averages or families:
         tables.first.extend(average_tables(judges, families, scores, means | figures, settings))
     described: dict[str, Any] = {}

@@ -95,11 +95,10 @@ def trends(
         readable = (~np.isnan(scores)).any(axis=2).sum(axis=0)
         design = paired.Design(weights=None if rubric.weights is None else np.array(rubric.weights))
         means = paired.card_estimates(*paired.by_card(scores, on_cards), readable.tolist(), design=design)
-        points = [
-            Point(at, name, estimate, sum(length >= at for length in reached))
-            for at, row in enumerate(means, start=1)
-            for name, estimate in zip(names, row, strict=True)
-        ]
+        points: list[Point] = []
+        for at, row in enumerate(means, start=1):
+            count = sum(length >= at for length in reached)
+            points += (Point(at, name, estimate, count) for name, estimate in zip(names, row, strict=True))
         result.append(Trend(language, scorer, supporter, points, _slopes(scores, on_cards, names, design)))
     return result
 

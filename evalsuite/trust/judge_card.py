@@ -193,10 +193,8 @@ def _answer(judge: str, checks: Sequence[JudgeCheck]) -> str:
         return f"Do not rely on {judge}. Checks that found a fault: {named}."
     unshown = [name_of(check.language) for check in checks if check.name == "agreement" and check.outcome != SOUND]
     if unshown:
-        return (
-            f"Do not rely on {judge} yet: it is not shown to be right more often than always giving the most frequent score "
-            f"({', '.join(unshown)}). No check found a fault."
-        )
+        usual = f"always giving the most frequent score ({', '.join(unshown)})"
+        return f"Do not rely on {judge} yet: it is not shown to be right more often than {usual}. No check found a fault."
     return f"{judge} is right more often than always giving the most frequent score, and no check found a fault."
 
 

@@ -156,7 +156,9 @@ def power_sheet(planned: Sequence[PlannedStudy], more: Sequence[Table], runs: Se
     """The page; `more` are tables without a run (the paper's)."""
     findings = [sentence for study in planned for sentence in _needed(study)]
     figures: dict[str, object] = {}
+    charts: list[Chart] = []
     for study in planned:
+        charts += [_share_chart(study), *(_power_chart(study, pair) for pair in [study.widest] if pair)]
         share, source = max(zip(_shares(study), (part.name for part in study.components.parts), strict=True), key=itemgetter(0))
         findings.append(f"{name_of(study.language)}: the largest source of variance is {source}, {share:.0f} % of the whole.")
         figures[study.language] = {
@@ -172,11 +174,7 @@ def power_sheet(planned: Sequence[PlannedStudy], more: Sequence[Table], runs: Se
         facts=[*([("Runs", ", ".join(runs))] if runs else []), ("Generated", time.strftime("%Y-%m-%d %H:%M"))],
         main=[f"needed-{study.language}" for study in planned],
         tables=[*(table for study in planned for table in (_component_table(study), _need_table(study))), *more],
-        charts=[
-            chart
-            for study in planned
-            for chart in (_share_chart(study), *(_power_chart(study, pair) for pair in [study.widest] if pair))
-        ],
+        charts=charts,
         figures={"plumbing": plumbing, "languages": figures},
     )
 
@@ -184,10 +182,8 @@ def power_sheet(planned: Sequence[PlannedStudy], more: Sequence[Table], runs: Se
 def _component_table(study: PlannedStudy) -> Table:
     """Every component with its share of the whole."""
     components = study.components
-    rows = tuple(
-        (part.name, Estimate(part.variance, part.low, part.high, part.levels), share, part.counted**0.5)
-        for part, share in zip(components.parts, _shares(study), strict=True)
-    )
+    parts = zip(components.parts, _shares(study), strict=True)
+    rows = tuple((p.name, Estimate(p.variance, p.low, p.high, p.levels), share, p.counted**0.5) for p, share in parts)
     levels = ", ".join(f"{number} {facet}{'s' * (number != 1)}" for facet, number in components.levels.items())
     notes = (
         f"{components.scores:,} averages of 0–100 ({levels}; {components.trials:.1f} dialogues per supporter, card, seeker), "

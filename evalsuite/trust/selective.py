@@ -185,10 +185,8 @@ def _spoken(cases: Cases, language: Language, threshold: AcceptThreshold, accura
     kept = [case for case in every if threshold.speaks(case.confidence)]
     name, whole = name_of(language), right(every)
     if threshold.bound is None:
-        return (
-            f"{name}: no threshold is shown to reach {100 * accuracy:g} %, so the judge says nothing; it is right on "
-            f"{whole.mean:.0f} % of all {whole.n} verdicts on gold."
-        )
+        share_right = f"it is right on {whole.mean:.0f} % of all {whole.n} verdicts on gold"
+        return f"{name}: no threshold is shown to reach {100 * accuracy:g} %, so the judge says nothing; {share_right}."
     return (
         f"{name}: the judge speaks on {100 * len(kept) / len(every):.0f} % of the verdicts on gold and is right on "
         f"{right(kept).mean:.0f} % of these, at least {100 * threshold.bound:.0f} % ({100 * LEVEL:g} % sure), against "

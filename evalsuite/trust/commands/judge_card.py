@@ -208,6 +208,7 @@ def _of_run(folder: Path, judge: str | None) -> JudgeCardInput:
     gold_dialogues = records("gold_dialogues.jsonl", Dialogue) or records("dialogues.jsonl", Dialogue)
     scores = records("gold_scores.jsonl", HumanScore)
     unique = list({dialogue.id: dialogue for dialogue in dialogues}.values())
+    read = f"{folder}: {len(unique):,} dialogues" + (f", {len(gold_dialogues):,} of its gold set" if on_gold else "")
     return JudgeCardInput(
         judge=chosen.judge,
         dialogues=gold_dialogues if on_gold else [],
@@ -220,7 +221,5 @@ def _of_run(folder: Path, judge: str | None) -> JudgeCardInput:
         synthetic=bool(on_gold) and config.synthetic_gold,
         config=config,
         versions=read_object(path, "a run's versions") if (path := folder / "versions.json").exists() else {},
-        facts=[
-            ("Read", f"{folder}: {len(unique):,} dialogues" + (f", {len(gold_dialogues):,} of its gold set" if on_gold else ""))
-        ],
+        facts=[("Read", read)],
     )
