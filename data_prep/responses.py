@@ -19,11 +19,9 @@ from serve.failures import Lost
 
 
 class Response(Record):
-    """One reply of a supporter, with the real supporter's reply as the reference.
-
-    `turn` is the index, in the given dialogue, of the supporter turn that it replaces (the first of several in a row).
-    `termination` says why there is no proper reply (null: there is one); `text` is then what arrived, mostly "".
-    """
+    """One reply of a supporter, with the real supporter's reply as the reference. `turn` is the index, in the given dialogue,
+    of the supporter turn that it replaces (the first of several in a row). `termination` says why there is no proper reply
+    (null: there is one); `text` is then what arrived, mostly ""."""
 
     dialogue_id: Identifier
     language: Language
@@ -79,11 +77,9 @@ def read_responses(paths: Sequence[Path]) -> list[Response]:
 
 
 def paired(dialogues: Iterable[Dialogue], references: Iterable[Dialogue]) -> list[Response]:
-    """The supporter's replies in whole dialogues paired with those of reference dialogues, the k-th with the k-th (if any).
-
-    A dialogue's partner has the same id or else, in the same language, the same card_id, profile_id or source_id (the first of
-    these that finds one). Raises `UserError` for a dialogue without a partner, or with several.
-    """
+    """The supporter's replies in whole dialogues paired with those of reference dialogues, the k-th with the k-th (if any). A
+    dialogue's partner has the same id or else, in the same language, the same card_id, profile_id or source_id (the first of
+    these that finds one). Raises `UserError` for a dialogue without a partner, or with several."""
     by_id: dict[str, Dialogue] = {}
     by_item: dict[tuple[Language, str, str], list[Dialogue]] = defaultdict(list)
     for reference in references:

@@ -3,9 +3,8 @@
 import os
 import warnings
 
-# TRL would set ERROR for this process and what it starts. A server's log, which is read, then lacks what its cache
-# holds.
+# TRL would set ERROR for this process and its children. Then a server's log, which we parse, would lack the size of its cache.
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO")
 
-# TRL 1.16 names vLLM up to 0.31; what it asks of the one that is pinned is there (tests/train/test_trl_and_vllm.py).
+# TRL 1.16 lists vLLM up to 0.31; the pinned version has all that it uses (tests/train/test_trl_and_vllm.py).
 warnings.filterwarnings("ignore", "TRL currently supports vLLM", UserWarning)

@@ -1,8 +1,8 @@
-"""`python -m train VERB`: what is done before and after training. Training itself: `accelerate launch train/esc_….py`."""
+"""`python -m train VERB`: the steps before and after training. Training itself: `accelerate launch train/esc_….py`."""
 
 from __future__ import annotations
 
-from core.starting import interrupted  # noqa: F401 - before what takes long to load
+from core.starting import interrupted  # noqa: F401 - before the slow imports
 
 from core.errors import run_cli
 from core.verbs import program
@@ -10,7 +10,7 @@ from train.plan import plan
 from train.test import test
 
 app = program(
-    "Before and after training. Training itself: accelerate launch train/esc_role.py (or esc_rank.py) --config RECIPE.",
+    "Before and after training. Training itself: accelerate launch train/esc_role.py (or esc_rank.py) --config RECIPE."
 )
 OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}  # --learning_rate 1e-4 and the like go to the recipe
 app.command("plan", context_settings=OVERRIDES)(plan)

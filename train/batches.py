@@ -1,6 +1,6 @@
-"""How examples become batches: the order in which they are trained, and padding.
+"""Batches: the order of the examples, and padding.
 
-Shapes: B rows, T tokens of the longest row, K answer tokens of the row that has most, D scores of the row that has most.
+Shapes: B rows, T tokens of the longest row, K answer tokens of the row with the most, D scores of the row with the most.
 """
 
 from __future__ import annotations
@@ -21,17 +21,15 @@ if TYPE_CHECKING:
 else:
     _Trainer = object
 
-
-POOL = 16  # batches: among so many examples those of like length are sought
+POOL = 16  # batches whose examples are sorted by length together
 
 
 class EpochSampler(Sampler[int]):
-    """A permutation of all examples, drawn anew for every epoch from the seed and the epoch's number alone.
+    """A permutation of all examples for each epoch, determined by the seed and the epoch's number alone.
 
-    With `batch` > 0, the examples of one step have like lengths, and the steps come in random order; what is left over at the
-    end is drawn like everything else. (transformers' length-grouped sampler orders fifty steps from long to short, again and
-    again, and draws from the global random state, which a resumed run has not restored yet when it draws: it would skip the
-    wrong examples.)
+    With `batch` > 0, the examples of a step have similar lengths, the steps are in random order, and a random remainder comes
+    last. (transformers' length-grouped sampler orders every fifty steps from long to short, and draws from the global random
+    state, which a resumed run has not restored yet at that point, so it would skip the wrong examples.)
     """
 
     def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
@@ -41,7 +39,7 @@ class EpochSampler(Sampler[int]):
         return len(self._lengths)
 
     def set_epoch(self, epoch: int) -> None:
-        """Called by the data loader before every epoch."""
+        """The data loader calls this before every epoch."""
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
@@ -57,16 +55,16 @@ class EpochSampler(Sampler[int]):
             for at in range(0, len(pool), self._batch)
         ]
         shuffled = [steps[place] for place in torch.randperm(len(steps), generator=generator).tolist()]
-        left = sorted(order[whole:], key=self._lengths.__getitem__, reverse=True)
-        return iter([index for step in [*shuffled, left] for index in step])
+        remainder = sorted(order[whole:], key=self._lengths.__getitem__, reverse=True)
+        return iter([index for step in [*shuffled, remainder] for index in step])
 
 
 class SoundSteps(_Trainer):
     """A trainer that takes no step beyond `max_steps`, and ends with `UserError` at the first number that is not finite: in a
-    step's loss, in the weights of a checkpoint before it is saved, in an evaluation.
+    step's loss, in an evaluation, or in the weights of a checkpoint before it is saved.
 
-    transformers asks only after a step whether to end: resumed from its last checkpoint, a training would take one more. And it
-    logs a NaN as a loss of 0.
+    transformers checks only after a step whether to end, so a training that resumes from its last checkpoint would take one
+    more; and it logs a NaN as a loss of 0.
     """
 
     def training_step(self, *args: Any, **settings: Any) -> torch.Tensor:
@@ -91,7 +89,7 @@ class SoundSteps(_Trainer):
     def _diverged(self, step: int, what: str) -> NoReturn:
         raise UserError(
             f"training diverged at step {step}: {what}. Nothing is exported. Take a lower learning_rate, a max_grad_norm above "
-            "0, or bf16 in place of fp16, and another --output_dir; where it is step 1, look at the base and the data"
+            "0, or bf16 in place of fp16, and another --output_dir; at step 1, check the base and the data"
         )
 
     def _run_epoch(self, *args: Any, **settings: Any) -> None:
@@ -102,10 +100,8 @@ class SoundSteps(_Trainer):
 
 
 class SeededOrder(SoundSteps):
-    """A trainer whose examples come in `EpochSampler`'s order (`train_sampling_strategy`: random or group_by_length).
-
-    A step's examples are those of all processes together, so the same global batch on one GPU or sixteen makes the same steps.
-    """
+    """A trainer with the examples in `EpochSampler`'s order (`train_sampling_strategy`: random or group_by_length). A step
+    covers the examples of all processes, so equal global batches give equal steps on one GPU or sixteen."""
 
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
         lengths = [len(ids) for ids in self.train_dataset["input_ids"]]
@@ -116,14 +112,14 @@ class SeededOrder(SoundSteps):
         return self._order
 
     def _run_epoch(self, *args: Any, epoch: int, **settings: Any) -> None:
-        """Where several processes go on within an epoch, the loader that skips what was trained hides the sampler from
-        transformers, which cannot tell it the epoch: it would go on in the order of the first."""
+        """When several processes resume within an epoch, the loader that skips trained examples hides the sampler from
+        transformers, which then cannot set the epoch: the order would be that of the first."""
         self._order.set_epoch(epoch)
         super()._run_epoch(*args, epoch=epoch, **settings)
 
 
 def padded(rows: Sequence[Sequence[float]], fill: float, left: bool = False) -> torch.Tensor:
-    """Lists of numbers as one tensor [B, longest], filled up on the right, or on the left."""
+    """Lists of numbers as one tensor [B, longest], padded on the right or on the left."""
     longest = max(map(len, rows))
     filling = [[fill] * (longest - len(row)) for row in rows]
     return torch.tensor([[*f, *row] if left else [*row, *f] for f, row in zip(filling, rows, strict=True)])
@@ -135,17 +131,17 @@ def left_padded(rows: Sequence[Sequence[int]], fill: int) -> tuple[torch.Tensor,
 
 
 def positions_of(mask: torch.Tensor) -> torch.Tensor:
-    """The position of each token [B, T]: how many unmasked ones are before it."""
+    """The position of each token [B, T]: the number of unmasked ones before it."""
     return (mask.cumsum(1) - 1).clamp(min=0)
 
 
 @dataclass
 class RankPadding:
-    """Batches of the ranker's rows: of trees (`train.trainers.as_trees`), or of plain ones.
+    """Batches of the ranker's rows: of trees (`train.trainers.as_trees`), or of plain rows.
 
-    Trees: `input_ids`, `position_ids`, `until` [B, T]; `places`, `labels` [B, K]. Plain rows end together, so that their
-    answers do: `input_ids`, `attention_mask`, `position_ids`, `labels` [B, T]. Both: `keys`, `targets`, `weights` [B, D], where
-    absent scores have key −1.
+    Trees: `input_ids`, `position_ids`, `until` [B, T]; `places`, `labels` [B, K]. Plain rows are padded on the left, so that
+    their answers end together: `input_ids`, `attention_mask`, `position_ids`, `labels` [B, T]. Both: `keys`, `targets`,
+    `weights` [B, D], where absent scores have key −1.
     """
 
     pad: int

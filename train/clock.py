@@ -1,4 +1,4 @@
-"""How fast a training goes: seconds of each step, tokens that this process's device read in it, and their operations."""
+"""The speed of a training: seconds, tokens on this process's device, and operations of each step."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 class StepClock(TrainerCallback):
-    """Writes `timing.json` after the last step: the seconds that each step of this process took (the first also warms up;
-    evaluations and checkpoints between steps are not counted), `rates` without the first step and, on a GPU, the most bytes
-    that its tensors took and that torch reserved for them, evaluations included."""
+    """Writes `timing.json` after the last step: the seconds of each step of this process (the first includes the warm-up;
+    evaluations and checkpoints between steps are not counted), `rates` without the first step and, on a GPU, the peak bytes
+    that tensors took and torch reserved, including evaluations."""
 
     def __init__(self, recipe: Recipe[Any]) -> None:
         self._recipe = recipe
@@ -36,8 +36,8 @@ class StepClock(TrainerCallback):
         self._logged = 0
 
     def reads(self, inputs: dict[str, torch.Tensor]) -> None:
-        """Count a pass over padded rows, packed ones or trees: its tokens, and how many tokens each of them attends to. Sums
-        stay on the device, which does not have to wait for them."""
+        """Count a pass over padded rows, packed rows or trees: its tokens, and how many tokens each of them attends to. The
+        sums stay on the device, so that it does not have to wait."""
         mask, positions = inputs.get("attention_mask", inputs.get("until")), inputs.get("position_ids")
         real = torch.ones_like(inputs["input_ids"]) if mask is None else (mask > 0).long()
         seen = (positions_of(real) if positions is None else positions) + 1
@@ -45,31 +45,31 @@ class StepClock(TrainerCallback):
 
     @cached_property
     def _shape(self) -> TrainingShape | None:
-        """What `python -m train plan` counts with; None for bases that it does not know."""
-        # transformers would have ZeRO-3 initialise the weights of what is only counted.
+        """The shape that `python -m train plan` uses; None for an unknown base."""
+        # Otherwise transformers would have ZeRO-3 initialise weights that are only counted.
         with patch.object(deepspeed, "_hf_deepspeed_config_weak_ref", None), suppress(UserError):
             return shape_of(self._recipe)
         return None
 
     def rates(self, first: int) -> dict[str, float]:
-        """Of the steps from `first` on: tokens a second on this process's device, operations as `plan` counts them (the output
-        layer at every token) in TFLOP/s, and their share of the device's dense bf16 peak (MFU, 0 to 1) where that is known."""
+        """For the steps from `first` on: tokens per second on this process's device, operations as `plan` counts them (with the
+        output layer at every token) in TFLOP/s, and their share of the device's dense bf16 peak (MFU, 0 to 1), if known."""
         steps = self._steps[first:]
         read = [read for _, read in steps if torch.is_tensor(read)]
         if not read:
             return {}
         seconds, (tokens, seen) = sum(time for time, _ in steps), torch.stack(read).sum(0).tolist()
-        found = {"tokens_per_second_per_device": tokens / seconds}
+        rates = {"tokens_per_second_per_device": tokens / seconds}
         if self._shape is not None:
             again = bool(self._recipe.training.gradient_checkpointing)
             alone, attending = (flops_per_token(self._shape, length, again) for length in (0, 2))  # a mean of half the length
-            found["tflops_per_device"] = (tokens * alone + seen * (attending - alone)) / seconds / 1e12
+            rates["tflops_per_device"] = (tokens * alone + seen * (attending - alone)) / seconds / 1e12
             if torch.cuda.is_available() and (card := card_of(torch.cuda.get_device_name(0))):
-                found["mfu"] = found["tflops_per_device"] / card.peak
-        return found
+                rates["mfu"] = rates["tflops_per_device"] / card.peak
+        return rates
 
     def since_log(self) -> dict[str, float]:
-        """`rates` of the steps since it was last asked."""
+        """`rates` of the steps since the last call."""
         first, self._logged = self._logged, len(self._steps)
         return self.rates(first)
 
@@ -94,5 +94,5 @@ class StepClock(TrainerCallback):
 
     def _now(self) -> float:
         if torch.cuda.is_available():
-            torch.cuda.synchronize()  # steps are queued on a GPU, and end later than they are asked for
+            torch.cuda.synchronize()  # a GPU queues steps, which end later than the call
         return time.perf_counter()

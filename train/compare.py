@@ -1,7 +1,7 @@
-"""Does the trained simulator play the seeker better than its base? Perplexity of real seeker lines, and lines it writes.
+"""Compares a trained simulator with its base: perplexity of real seeker lines, and the lines that both write.
 
-`python -m train test RECIPE --adapter FOLDER --out DIR` reads the recipe's validation dialogues of emotional support; general
-role-play has no seeker and is left out.
+`python -m train test RECIPE --adapter FOLDER --out DIR` uses the recipe's validation dialogues of emotional support; general
+role play has no seeker and is left out.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from train.run import check_numbers
 
 Floats = NDArray[np.float64]
 Line = dict[str, Any]
-LINES = 32  # seeker lines that are asked for, one per dialogue
+LINES = 32  # seeker lines to generate, one per dialogue
 NEW_TOKENS = 64  # of a line, at most
-VOICES = ("base", "adapter", "real")  # whose lines are compared
+VOICES = ("base", "adapter", "real")
 
 
 def weighted(totals: Floats, weights: Floats) -> Estimate:
@@ -46,37 +46,33 @@ def weighted(totals: Floats, weights: Floats) -> Estimate:
 
 
 def ratio(adapter: Floats, base: Floats, tokens: Floats) -> Estimate:
-    """Perplexity of the adapter over the base's, drawing whole dialogues, each with both its sums (nats) and its tokens."""
+    """The adapter's perplexity over the base's, from both sums (nats) and the tokens of each dialogue, drawn together."""
     nats = weighted(adapter - base, tokens)
     mean, low, high = (None if bound is None else math.exp(bound) for bound in (nats.mean, nats.low, nats.high))
     return Estimate(mean, low, high, nats.n)
 
 
 def draw_turns(prepared: Prepared, count: int, seed: int, max_length: int | None) -> list[tuple[RoleExample, int]]:
-    """`count` dialogues (all, if there are fewer) drawn by the seed, each with one seeker line that is not its first.
-
-    Only lines that begin within `max_length` tokens take part. Raises `UserError` when there is none.
-    """
+    """`count` dialogues (or all, if there are fewer) drawn by the seed, each with one seeker line that is not its first and
+    begins within `max_length` tokens. Raises `UserError` if there is none."""
     rng = random.Random(seed)
     usable = []
     for example, row in zip(prepared.examples, prepared.rows, strict=True):
         scored = [label != IGNORED for label in row["labels"]]
-        begun = sum(here and not before for before, here in zip([False, *scored], scored, strict=False))
+        begun = sum(is_scored and not before for before, is_scored in zip([False, *scored], scored, strict=False))
         turns = [place for place, message in enumerate(example.messages) if message["role"] == "assistant"][1:begun]
         if turns:
             usable.append((example, turns))
     if not usable:
         within = f" within {max_length} tokens" if max_length else ""
-        raise UserError(f"{prepared.path}: no dialogue{within} has a second seeker line to ask for")
+        raise UserError(f"{prepared.path}: no dialogue{within} has a second seeker line")
     chosen = sorted(rng.sample(range(len(usable)), min(count, len(usable))))
     return [(usable[place][0], rng.choice(usable[place][1])) for place in chosen]
 
 
 def write_lines(recipe: Recipe[Any], model: Any, tokenizer: Any, turns: Sequence[tuple[RoleExample, int]]) -> list[Line]:
-    """What base and adapter say at these places, greedily, under our template, beside what was really said.
-
-    `turn` is the line's place among the messages; `*_ended` is False where `NEW_TOKENS` cut a line off.
-    """
+    """The greedy lines of base and adapter at these places, under our template, beside the real lines. `turn` is the line's
+    index among the messages; `*_ended` is False if `NEW_TOKENS` cut a line off."""
     import torch
 
     from train.batches import left_padded
@@ -108,7 +104,7 @@ def write_lines(recipe: Recipe[Any], model: Any, tokenizer: Any, turns: Sequence
                     max_new_tokens=NEW_TOKENS,
                     do_sample=False,
                     num_beams=1,
-                    repetition_penalty=1.0,  # some bases' generation config sets one, and it applies to greedy search, too
+                    repetition_penalty=1.0,  # some bases' generation configs set one, which also affects greedy search
                     eos_token_id=ends,
                     pad_token_id=end,
                 )
@@ -120,7 +116,7 @@ def write_lines(recipe: Recipe[Any], model: Any, tokenizer: Any, turns: Sequence
 
 
 def line_figures(lines: Sequence[Line], language: Language, voice: str) -> dict[str, Any]:
-    """One voice's figures on the lines of one language: length in `units`, distinct-n as shares, other shares in %."""
+    """The figures of one voice's lines in one language: length in `units`, distinct-n as shares, other shares in %."""
     lines = [line for line in lines if line["language"] == language]
     texts = [line[voice] for line in lines]
     counted = [units(text, language) for text in texts]
@@ -142,11 +138,8 @@ def line_figures(lines: Sequence[Line], language: Language, voice: str) -> dict[
 
 
 def perplexity_figures(languages: Sequence[Language], tokens: Floats, nll: dict[str, Floats], wanted: str) -> dict[str, Any]:
-    """Perplexities (exp of the mean over tokens) of one language's dialogues, or of `all`; `ratio` is the adapter's over the
-    base's.
-
-    `nll` has the nats of base and adapter for each dialogue, over as many `tokens`.
-    """
+    """Perplexities (exp of the mean over tokens) of the dialogues in one language, or in `all`; `ratio` is the adapter's over
+    the base's. `nll` has the nats of base and adapter for each dialogue, over as many `tokens`."""
     kept = np.array([wanted in (language, "all") for language in languages])
     count = tokens[kept]
     return {
@@ -159,7 +152,7 @@ def perplexity_figures(languages: Sequence[Language], tokens: Floats, nll: dict[
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """What is printed and written to compare.md."""
+    """The tables that are printed and written to compare.md."""
     cut = f"{figures['cut']} dialogues cut to {figures['max_length']} tokens" if figures["max_length"] else "no dialogue cut"
     perplexities = Table(
         "perplexity",
@@ -186,26 +179,23 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         tuple(columns.values()),
         tuple(tuple(row[name] for name in columns) for row in figures["lines"]),
         (
-            "One line of each of the drawn dialogues, never its first. Length in words (en) or characters (zh), with a "
-            f"bootstrap interval; base and adapter are cut off at {NEW_TOKENS} tokens. Shares with Wilson's 95 % interval. "
-            "distinct-n falls as text grows: compare it only between lines of like length.",
-            "Giving the machine away and speaking as the supporter are found by fixed phrases (MACHINE and SUPPORTER in "
-            "data_prep/line_checks.py): they miss what is put otherwise; the real lines' share is their false alarms.",
+            "One line from each drawn dialogue, never its first. Length in words (en) or characters (zh), with a bootstrap "
+            f"interval; base and adapter are cut off at {NEW_TOKENS} tokens. Shares with Wilson's 95 % interval. distinct-n "
+            "falls with the amount of text: compare it only between lines of similar length.",
+            "Fixed phrases (MACHINE and SUPPORTER in data_prep/line_checks.py) find lines that give the machine away or speak "
+            "as the supporter. They miss other wordings; the share of real lines shows their false alarms.",
         ),
     )
     return [perplexities, lines]
 
 
 def read_held_out(recipe: Recipe[Any], path: Path) -> tuple[list[RoleExample], int]:
-    """A file's support dialogues, sorted by id, and how many others it has; `UserError` when there is none or the recipe trains
-    on one.
-
-    Sorted, so that neither the lines that are drawn nor the intervals depend on the order of its rows.
-    """
+    """A file's support dialogues, sorted by id so that draws do not depend on the order of rows, and the number of other
+    dialogues. Raises `UserError` if there are none, or if the recipe trains on one."""
     examples = read_role(path)
     support = sorted((example for example in examples if example.kind == "support"), key=lambda example: example.id)
     if not support:
-        raise UserError(f"{path}: no dialogue of kind support: without a seeker there is nothing to compare")
+        raise UserError(f"{path}: no dialogue of kind support, so there is no seeker to compare")
     train = Path(recipe.data.train_file)
     if (train.exists() or hub_dataset(train)) and (shared := {e.id for e in support} & {e.id for e in read_role(train)}):
         raise UserError(f"{path}: shares {len(shared)} dialogues with {train}, for example {min(shared)}: give held-out ones")
@@ -213,10 +203,8 @@ def read_held_out(recipe: Recipe[Any], path: Path) -> tuple[list[RoleExample], i
 
 
 def run(recipe: Recipe[Any], path: Path, adapter: Path, out: Path, count: int = LINES) -> None:
-    """Compare an adapter with its base on a file's held-out dialogues, write the figures to `out` and print them.
-
-    `count` seeker lines are asked for, one from each dialogue, drawn by the recipe's seed.
-    """
+    """Compare an adapter with its base on a file's held-out dialogues, write the figures to `out` and print them. Both write
+    `count` seeker lines, one per dialogue, drawn by the recipe's seed."""
     from train.trainers import RoleTrainer, for_measuring
 
     training = recipe.training
@@ -226,12 +214,8 @@ def run(recipe: Recipe[Any], path: Path, adapter: Path, out: Path, count: int = 
     turns = draw_turns(prepared, count, training.seed, training.max_length)
     model = load_adapted(recipe, {adapter.name: adapter})
     rows = prepared.dataset()
-    trainer = RoleTrainer(
-        model=model,
-        args=for_measuring(training, out),
-        train_dataset=rows,  # TRL wants one
-        processing_class=tokenizer,
-    )
+    args = for_measuring(training, out)
+    trainer = RoleTrainer(model=model, args=args, train_dataset=rows, processing_class=tokenizer)  # TRL needs training data
     nll: dict[str, Floats] = {}
     for voice, number in (("base", None), ("adapter", 0)):
         with adapter_switched_on(model, number):
@@ -250,13 +234,14 @@ def run(recipe: Recipe[Any], path: Path, adapter: Path, out: Path, count: int = 
         "adapter": {"folder": adapter.resolve().name, "sha256": sha256_file(adapter / WEIGHTS)},
         "precision": "bf16 autocast" if training.bf16 else str(model.dtype).removeprefix("torch."),
         "perplexity": [perplexity_figures(languages, tokens, nll, group) for group in groups],
-        "lines": [line_figures(lines, of, voice) for of in sorted({line["language"] for line in lines}) for voice in VOICES],
+        "lines": [
+            line_figures(lines, code, voice) for code in sorted({line["language"] for line in lines}) for voice in VOICES
+        ],
     }
     write_text(out / "lines.jsonl", "".join(f"{orjson.dumps(line).decode()}\n" for line in lines))
-    shown = tables(figures)
-    write_text(out / "compare.md", "\n".join(map(to_markdown, shown)))
+    write_text(out / "compare.md", "\n".join(map(to_markdown, tables(figures))))
     write_json(out / "compare.json", figures)
     console = Screen()
-    for table in shown:
+    for table in tables(figures):
         to_console(table, console)
     console.print(f"written: {out}/ (compare.json, compare.md, lines.jsonl)")

@@ -1,14 +1,14 @@
-"""Train the ranker (ESC-RANK, ESC-Eval section 3.4): LoRA on prompts that scoring sends, loss on the scores that people gave.
+"""Train the ranker (ESC-RANK, ESC-Eval section 3.4): LoRA on the prompts that scoring sends, loss on people's scores.
 
     accelerate launch train/esc_rank.py --config configs/train/esc_rank_internlm2_7b.yaml [--loss ordinal …]
 
-The data are what `python -m data_prep rank-sft` writes: one answer for all dimensions (joint), or one digit per dimension. With
-`--dimension` and `--language` it trains the paper's way, one adapter each. Running the identical command again resumes.
+The data come from `python -m data_prep rank-sft`: one answer for all dimensions (joint), or one digit per dimension. With
+`--dimension` and `--language` it trains one adapter each, as in the paper. Running the identical command again resumes.
 """
 
 from __future__ import annotations
 
-from core.starting import interrupted  # noqa: F401 - before what takes long to load
+from core.starting import interrupted  # noqa: F401 - before the slow imports
 
 import sys
 from copy import copy
@@ -21,7 +21,7 @@ from train.recipes import RankArguments, Recipe, lora_config, may_read_trees, pa
 
 
 def main(recipe: Recipe[RankArguments]) -> None:
-    from train.batches import RankPadding  # torch is slow to load, and errors come first
+    from train.batches import RankPadding  # torch is slow to load, so errors come first
     from train.clock import StepClock
     from train.trainers import RankTrainer, add_scores, as_trees, balanced_weights, keys_of, score_metrics
 
@@ -39,7 +39,7 @@ def main(recipe: Recipe[RankArguments]) -> None:
     add_scores(valid.rows, valid.examples, keys)
     if may_read_trees(recipe, [*train.examples, *valid.examples]):
         trees = [as_trees(split.rows, split.examples) for split in (train, valid)]
-        # Where nothing is shared (one question per dialogue, or the paper's order), plain rows spare the attention its mask.
+        # If nothing is shared (one question per dialogue, or the paper's order), plain rows save the attention its mask.
         if any(len(rows) < len(split.rows) for rows, split in zip(trees, (train, valid), strict=True)):
             train.rows, valid.rows = trees
             run.say(train.packed())
@@ -53,10 +53,10 @@ def main(recipe: Recipe[RankArguments]) -> None:
 
     # Model and trainer
     run.name_tracked_run(recipe)
-    training.remove_unused_columns = False  # the loss needs ours
+    training.remove_unused_columns = False  # the loss needs our columns
     training.label_names = ["labels"]
     args = copy(training)
-    args.max_length = None  # every example fits; TRL would cut a tree that is longer than its examples
+    args.max_length = None  # every example fits, but TRL would cut a tree that is longer than its examples
     trainer = RankTrainer(
         model=load_base(recipe),
         args=args,

@@ -2,12 +2,12 @@
 
     accelerate launch train/esc_role.py --config configs/train/esc_role_qwen1.5_14b.yaml [--learning_rate 1e-4 …]
 
-The data are what `python -m data_prep role-sft` writes. Running the identical command again resumes from the last checkpoint.
+The data come from `python -m data_prep role-sft`. Running the identical command again resumes from the last checkpoint.
 """
 
 from __future__ import annotations
 
-from core.starting import interrupted  # noqa: F401 - before what takes long to load
+from core.starting import interrupted  # noqa: F401 - before the slow imports
 
 import sys
 
@@ -19,7 +19,7 @@ from train.recipes import Recipe, RoleArguments, lora_config, parse_recipe
 
 
 def main(recipe: Recipe[RoleArguments]) -> None:
-    from train.clock import StepClock  # torch is slow to load, and errors come first
+    from train.clock import StepClock  # torch is slow to load, so errors come first
     from train.trainers import RoleTrainer, perplexity
 
     training = recipe.training
@@ -56,7 +56,7 @@ def main(recipe: Recipe[RoleArguments]) -> None:
 
     # Evaluate
     figures = trainer.evaluate()
-    # After training: before it, DeepSpeed has no engine to evaluate with below stage 3.
+    # After training, since below stage 3 DeepSpeed has no engine for evaluation before.
     with trainer.accelerator.unwrap_model(trainer.model).disable_adapter():
         base = trainer.evaluate(metric_key_prefix="base")
     run.say(

@@ -1,14 +1,14 @@
-"""Train a supporter by reinforcement (GRPO): it talks to the seeker, and the ranker's scores of the dialogue are its reward.
+"""Train a supporter by reinforcement learning (GRPO): it talks to the seeker, and the ranker's scores are its reward.
 
     accelerate launch train/esc_supporter.py --config configs/train/esc_supporter.yaml [--beta 0.02 …]
 
-Seeker and ranker are served elsewhere. Rewards can be gamed: docs/train.md says how to look. Running the identical command
+Seeker and ranker are served elsewhere. Rewards can be gamed: docs/train.md says how to check. Running the identical command
 again resumes from the last checkpoint.
 """
 
 from __future__ import annotations
 
-from core.starting import interrupted  # noqa: F401 - before what takes long to load
+from core.starting import interrupted  # noqa: F401 - before the slow imports
 
 import asyncio
 import sys
@@ -25,7 +25,7 @@ from train.recipes import Recipe, SupporterArguments, lora_config, parse_recipe
 
 
 def main(recipe: Recipe[SupporterArguments]) -> None:
-    from trl import GRPOTrainer  # torch is slow to load, and errors come first
+    from trl import GRPOTrainer  # torch is slow to load, so errors come first
 
     from train.batches import SoundSteps
     from train.clock import StepClock
@@ -79,7 +79,7 @@ def main(recipe: Recipe[SupporterArguments]) -> None:
             callbacks=[StepClock(recipe)],
         )
 
-    # Baselines: floors, and the base, which an untrained adapter leaves as it is
+    # Baselines: floors, and the base, which an untrained adapter does not change
     place = out / "baselines.json"
     if place.is_file():
         baselines = read_object(place, "baselines of a training")
@@ -91,9 +91,8 @@ def main(recipe: Recipe[SupporterArguments]) -> None:
         run.say(f"reward of {name}: {figures['reward']:.3f}")
     base = baselines["the base"]["reward"]
     if better := [name for name, figures in baselines.items() if name != "the base" and figures["reward"] >= base]:
-        run.say(
-            f"warning: {', '.join(better)} is rewarded as the base is or better: this judge does not see what a supporter does"
-        )
+        names = ", ".join(better)
+        run.say(f"warning: {names}: rewarded like the base or better, so this judge does not see what a supporter does")
 
     # Train
     run.train(trainer, checkpoint)
@@ -105,13 +104,13 @@ def main(recipe: Recipe[SupporterArguments]) -> None:
     # Save
     train.markers = rollouts.markers
     if train.markers:
-        run.say(f"{train.markers} control markers in what seekers said were broken up")
+        run.say(f"{train.markers} control markers in seekers' lines were broken up")
     metrics = {**figures, "valid_cards": len(valid.examples), "steps": run.trained_steps(trainer)}
     run.say(f"adapter: {run.export_adapter(trainer, recipe, [train, valid], metrics, baselines)}")
 
 
 def evaluated(trainer: Any) -> dict[str, float]:
-    """Mean reward on the validation cards, its two parts, and the mean tokens that the policy says in a dialogue."""
+    """Mean reward on the validation cards, its two parts, and the policy's mean tokens per dialogue."""
     if "trackio" in trainer.args.report_to and trainer.is_world_process_zero():
         import trackio
 
@@ -136,7 +135,7 @@ def evaluated(trainer: Any) -> dict[str, float]:
 
 
 def floors(environment: Environment, people: list[str]) -> dict[str, dict[str, float]]:
-    """What supporters that need no model are rewarded with."""
+    """The rewards of supporters that need no model."""
 
     async def rewards() -> dict[str, float]:
         async with environment.open() as client:

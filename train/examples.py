@@ -1,7 +1,7 @@
-"""Examples become token ids and labels, and nothing is lost on the way without being counted.
+"""Converts examples to token ids and labels, and counts everything that is dropped or cut.
 
 A chat template (`template_of`) marks the assistant's text and the token that ends it for the loss, so that the model learns to
-stop. Ours add no system message (Qwen1.5's and SmolLM2's stock templates do when there is none) and no date.
+stop. Unlike Qwen1.5's and SmolLM2's own templates, ours add no default system message; nor do they add a date.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 IGNORED = -100  # a label that carries no loss
 TEMPLATES = CONFIGS / "chat_templates" / "training"
-# Our templates by the markers that a base's tokenizer has to know as tokens.
+# Our templates by the markers that have to be single tokens of a base's tokenizer.
 FAMILIES = {
     "chatml": ("<|im_start|>", "<|im_end|>"),
     "llama3": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
@@ -53,22 +53,21 @@ SAMPLE: list[Message] = [
 
 @dataclass(frozen=True)
 class Template:
-    """A chat template that marks what the assistant says, and the token that ends it, both for the loss."""
+    """A chat template that marks the assistant's text for the loss, and the token that ends it."""
 
     text: str
     end: int
 
 
 def template_of(tokenizer: PreTrainedTokenizerBase) -> Template:
-    """The template to train a base in: its own where that marks the assistant's text, else TRL's, else ours for its family.
+    """The template to train a base in: its own if that marks the assistant's text, else TRL's, else ours for its family.
 
-    It is the first under which a sample dialogue's labels decode to what the assistant says and a token that ends it, and whose
-    prompts are the beginning of what is trained, with a system message and without.
-
-    Raises `UserError` where there is none, with what is wrong with each.
+    It is the first under which a sample dialogue's labels decode to the assistant's text and an end token, and whose prompts
+    are prefixes of the training text, with a system message and without. Raises `UserError` if there is none, with the
+    problems of each.
     """
     own = tokenizer.chat_template
-    return _template(tokenizer, own.get("default") if isinstance(own, dict) else own)  # some have several, by name
+    return _template(tokenizer, own.get("default") if isinstance(own, dict) else own)  # a tokenizer may have several, by name
 
 
 @lru_cache(maxsize=8)
@@ -79,11 +78,11 @@ def _template(tokenizer: PreTrainedTokenizerBase, own: str | None) -> Template:
     if own and has_generation_markers(own):
         tried["its own"] = own
     elif own:
-        with suppress(ValueError):  # one that TRL does not know
+        with suppress(ValueError):  # TRL does not know it
             tried["TRL's"] = get_training_chat_template(tokenizer) or own
     for family, markers in sorted(FAMILIES.items(), key=lambda item: item[1][0] not in (own or "")):
         if all(len(tokenizer.encode(marker, add_special_tokens=False)) == 1 for marker in markers):
-            # Servers prompt in the checkpoint's own template, and InternLM2's begins with a beginning of text.
+            # Servers use the checkpoint's own template, and InternLM2's begins with the beginning-of-text token.
             begun = own and tokenizer.bos_token and _rendered(tokenizer, SAMPLE, own).startswith(tokenizer.bos_token)
             start = "{{ bos_token }}" if family == "chatml" and begun and tokenizer.bos_token != markers[0] else ""
             tried[f"ours for {family}"] = start + read_text(TEMPLATES / f"{family}.jinja", "a chat template")
@@ -102,17 +101,16 @@ def _template(tokenizer: PreTrainedTokenizerBase, own: str | None) -> Template:
 def _rendered(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], template: str | None, start: bool = False
 ) -> str:
-    """A dialogue as text; what is wrong where the template does not take it."""
+    """A dialogue as text, or "refused: " and the reason if the template raises an error."""
+    options: dict[str, Any] = {"chat_template": template, "tokenize": False, "add_generation_prompt": start}
     try:
-        return str(
-            tokenizer.apply_chat_template([*messages], chat_template=template, tokenize=False, add_generation_prompt=start)
-        )
+        return str(tokenizer.apply_chat_template([*messages], **options))
     except (TemplateError, TypeError, ValueError) as error:
         return f"refused: {error}"
 
 
 def _end(tokenizer: PreTrainedTokenizerBase, text: str, messages: Sequence[Message]) -> int | str:
-    """The token by which the assistant's messages end under a template, or what is wrong with the template, in words."""
+    """The token that ends the assistant's messages under a template, or the template's problem in words."""
     if "strftime_now" in text:
         return "it writes today's date"
     if (problem := _rendered(tokenizer, messages, text)).startswith("refused: "):
@@ -138,22 +136,23 @@ def _end(tokenizer: PreTrainedTokenizerBase, text: str, messages: Sequence[Messa
 
 
 def unmarked(template: Template) -> str:
-    """The template for a server, whose Jinja does not know the marks."""
-    return re.sub(
-        r"({%-?\s*)(end)?generation(\s*-?%})", lambda m: f"{m[1]}{'endif' if m[2] else 'if true'}{m[3]}", template.text
-    )
+    """The template for a server, whose Jinja lacks the generation tags."""
+    tags = r"({%-?\s*)(end)?generation(\s*-?%})"
+    return re.sub(tags, lambda tag: f"{tag[1]}{'endif' if tag[2] else 'if true'}{tag[3]}", template.text)
 
 
 def serves_alike(tokenizer: PreTrainedTokenizerBase, with_system: bool = True) -> bool:
-    """Whether the tokenizer's own template, which servers use, prompts as ours does, when there is a system message or none."""
+    """Whether the tokenizer's own template, which servers use, gives the same prompt as ours, with or without a system
+    message."""
     if not tokenizer.chat_template:
         return False
-    asked = SAMPLE[not with_system : -1]
-    return _rendered(tokenizer, asked, None, True) == _rendered(tokenizer, asked, template_of(tokenizer).text, True)
+    messages = SAMPLE[not with_system : -1]
+    return _rendered(tokenizer, messages, None, True) == _rendered(tokenizer, messages, template_of(tokenizer).text, True)
 
 
 def neutral(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[list[Message], int]:
-    """Messages whose text holds no control token, and how many were broken up. Every role's text is data here."""
+    """The messages without control tokens in their texts, and the number that were broken up. Every role's text is data
+    here."""
     texts = [markers_of(tokenizer).neutral(message["content"]) for message in messages]
     kept: list[Message] = [{"role": m["role"], "content": text} for m, (text, _) in zip(messages, texts, strict=True)]
     return kept, sum(count for _, count in texts)
@@ -162,10 +161,8 @@ def neutral(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> 
 def encode(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], template: Template | None = None
 ) -> tuple[list[int], list[int]]:
-    """Token ids of a dialogue and labels of the same length: the id where the assistant speaks and ends, `IGNORED` elsewhere.
-
-    `template` is `template_of(tokenizer)`, for callers that encode many.
-    """
+    """Token ids of a dialogue and labels of the same length: the id in the assistant's text and its end, `IGNORED` elsewhere.
+    `template` is `template_of(tokenizer)`, for callers that encode many."""
     template = template or template_of(tokenizer)
     out = tokenizer.apply_chat_template(
         neutral(tokenizer, messages)[0],
@@ -176,7 +173,7 @@ def encode(
     )
     ids, labels, ended = list(out["input_ids"]), list[int](), False
     for token, marked in zip(ids, out["assistant_masks"], strict=True):
-        labels.append(token if marked and not ended else IGNORED)  # some templates also mark the line end after the end
+        labels.append(token if marked and not ended else IGNORED)  # some templates also mark a line end after the end token
         ended = bool(marked) and (ended or token == template.end)
     return ids, labels
 
@@ -184,7 +181,7 @@ def encode(
 def encode_prompt(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], template: Template | None = None
 ) -> list[int]:
-    """The tokens before the assistant's next line: what `encode` of the longer dialogue begins with."""
+    """The tokens before the assistant's next line, a prefix of `encode` of the longer dialogue."""
     out = tokenizer.apply_chat_template(
         neutral(tokenizer, messages)[0],
         chat_template=(template or template_of(tokenizer)).text,
@@ -204,14 +201,14 @@ class Prepared:
     examples: list[Any]
     """The examples that are kept."""
     rows: list[dict[str, Any]]
-    """What the trainer gets: `input_ids` and `labels` of equal length, and what the ranker's loss needs. The ranker may pack
-    several examples into a row (`train.trainers.as_trees`)."""
+    """The trainer's rows: `input_ids` and `labels` of equal length, and further columns for the ranker's loss. The ranker may
+    pack several examples into a row (`train.trainers.as_trees`)."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Examples left out, by reason."""
     cut: int = 0
     """Examples shortened to fit."""
     markers: int = 0
-    """Control markers in the texts of all examples that were read, which were broken up."""
+    """Control markers that were broken up in the texts of all examples."""
 
     @property
     def tokens(self) -> int:
@@ -222,18 +219,17 @@ class Prepared:
         return sum(label != IGNORED for row in self.rows for label in row["labels"])
 
     def dataset(self) -> Dataset:
-        """The rows as a `datasets` table (rows are kept in their order)."""
+        """The rows as a `datasets` table, in their order."""
         from datasets import Dataset
 
         return Dataset.from_list(self.rows)
 
     def identity(self) -> dict[str, Any]:
-        """What a model card says about this file: its hash (of a data set on the hub, that of its examples), that of the
-        manifest beside it, how many examples were used, and the prompt pack that they were written in, where the manifest names
-        one."""
+        """The facts for a model card about this file: its hash (for a data set on the hub, that of its examples), the hash of
+        the manifest beside it, the number of examples used, and their prompt pack, if the manifest names it."""
         manifest = beside(self.path, "manifest.json")
-        there = manifest.is_file()
-        settings = read_object(manifest, "the manifest of the examples").get("settings") if there else None
+        has_manifest = manifest.is_file()
+        settings = read_object(manifest, "the manifest of the examples").get("settings") if has_manifest else None
         pack: str | None = None
         match settings:
             case {"prompts": {"pack": str(pack)}} | {"config": {"prompts": str(pack)}}:  # of rank-sft, of role-sft
@@ -247,7 +243,7 @@ class Prepared:
         return {
             "file": name,
             "sha256": content,
-            "manifest_sha256": sha256_file(manifest) if there else None,
+            "manifest_sha256": sha256_file(manifest) if has_manifest else None,
             "examples": len(self.examples),
             **({"prompts": pack} if pack else {}),
         }
@@ -261,8 +257,8 @@ class Prepared:
         return f"{self.path}: " + ", ".join(parts)
 
     def packed(self) -> str:
-        """One line for the log, once examples that begin alike share a row."""
-        return f"{self.path}: {len(self.rows)} rows, {self.tokens:,} tokens: what examples share is read once"
+        """One line for the log, after examples with a common prefix were packed."""
+        return f"{self.path}: {len(self.rows)} rows, {self.tokens:,} tokens: common prefixes of examples are read once"
 
 
 @lru_cache(maxsize=8)
@@ -273,8 +269,8 @@ def _control_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
 def _encoded(
     prepared: Prepared, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], template: Template
 ) -> tuple[list[int], list[int]] | None:
-    """`encode` for a file's rows. None, and counted, where the tokenizer makes a control token of text all the same: some
-    normalise it before they look for tokens."""
+    """`encode` for a file's rows; None, and counted, if the tokenizer still finds a control token in the text, which some
+    normalise before they look for tokens."""
     prepared.markers += neutral(tokenizer, messages)[1]
     ids, labels = encode(tokenizer, messages, template)
     control = _control_ids(tokenizer)
@@ -288,10 +284,8 @@ def _encoded(
 def prepare_role(
     path: Path, examples: Sequence[RoleExample], tokenizer: PreTrainedTokenizerBase, max_length: int | None
 ) -> Prepared:
-    """Seeker lines carry the loss; a dialogue longer than `max_length` tokens is cut at its end.
-
-    Raises `UserError` when no example has a token that carries loss.
-    """
+    """Rows with the loss on seeker lines; a dialogue longer than `max_length` tokens is cut at its end. Raises `UserError` if
+    no example has a token with loss."""
     prepared, template = Prepared(path, [], []), template_of(tokenizer)
     for example in examples:
         if (row := _encoded(prepared, tokenizer, example.messages, template)) is None:
@@ -316,12 +310,11 @@ def prepare_rank(
     score_tokens: dict[str, int],
     over_scale: bool = False,
 ) -> Prepared:
-    """The answer carries the loss; with `over_scale` only its scores do, not its end marker.
+    """Rows with the loss on the answer or, with `over_scale`, only on its scores, not on its end marker.
 
     `score_tokens` maps each score of the scale to its token. An example longer than `max_length` is dropped, never cut: a
-    ranker that has not read the whole dialogue learns something else.
-    Raises `UserError` for a label off the scale, an answer that is not its labels or that the tokenizer merges, and when
-    nothing is left.
+    ranker must read the whole dialogue. Raises `UserError` for a label off the scale, an answer that differs from its labels
+    or that the tokenizer merges, and if nothing is left.
     """
     prepared, template = Prepared(path, [], []), template_of(tokenizer)
     values = set(score_tokens.values())
@@ -329,8 +322,7 @@ def prepare_rank(
         where = f"{path}: example {number} ({example.id})"
         for key, label in example.labels.items():
             if str(label) not in score_tokens:
-                known = ", ".join(score_tokens)
-                raise UserError(f"{where}: labels.{key}: {label} is off the scale ({known})")
+                raise UserError(f"{where}: labels.{key}: {label} is off the scale ({', '.join(score_tokens)})")
         answer = example.completion[-1]["content"]
         if answer != "".join(map(str, example.labels.values())):
             raise UserError(f"{where}: completion: {answer!r} is not its labels {list(example.labels.values())}")
@@ -339,7 +331,7 @@ def prepare_rank(
         ids, labels = row
         digits = [label for label in labels if label in values]
         if digits != [score_tokens[str(label)] for label in example.labels.values()]:
-            raise UserError(f"{where}: completion: the base's tokenizer does not write {answer!r} as one token a score")
+            raise UserError(f"{where}: completion: the base's tokenizer does not write {answer!r} with one token per score")
         if max_length is not None and len(ids) > max_length:
             prepared.dropped[f"longer than max_length {max_length}"] += 1
             continue
@@ -351,11 +343,8 @@ def prepare_rank(
 
 
 def load_examples(recipe: Recipe[Any], tokenizer: PreTrainedTokenizerBase) -> tuple[Prepared, Prepared, dict[str, int]]:
-    """The training and the validation examples of a recipe (a supporter's are role cards, each of which is a prompt by its id),
-    and a ranker's tokens of the scores.
-
-    Raises `UserError` for everything that is wrong with them, in training as in `python -m train plan`.
-    """
+    """The training and validation examples of a recipe (for a supporter role cards, whose ids are the prompts), and a ranker's
+    score tokens. Raises `UserError` for all problems of the data, in training and in `python -m train plan`."""
     data, training, tokens = recipe.data, recipe.training, dict[str, int]()
     if recipe.task == "rank":
         scores = [*map(int, rubric_beside(Path(data.train_file)).scores)]
@@ -368,13 +357,13 @@ def load_examples(recipe: Recipe[Any], tokenizer: PreTrainedTokenizerBase) -> tu
             return Prepared(path, cards, [{"prompt": card.id} for card in cards])
         if recipe.task == "role":
             return prepare_role(path, read_role(path, limit, seed), tokenizer, training.max_length)
-        asked = read_rank(path, data.dimension, data.language, limit, seed)
-        return prepare_rank(path, asked, tokenizer, training.max_length, tokens, data.loss_over == "scale")
+        examples = read_rank(path, data.dimension, data.language, limit, seed)
+        return prepare_rank(path, examples, tokenizer, training.max_length, tokens, data.loss_over == "scale")
 
     train = split(data.train_file, data.max_train_examples, training.seed)
     valid = split(data.valid_file, data.max_valid_examples, 0)
     if both := {example.id for example in train.examples} & {example.id for example in valid.examples}:
-        raise UserError(f"{valid.path}: shares examples with {train.path}: {min(both)}; validation on them would mean nothing")
+        raise UserError(f"{valid.path}: shares examples with {train.path}: {min(both)}; validate on other examples")
     return train, valid, tokens
 
 
@@ -386,10 +375,10 @@ def _not_empty(prepared: Prepared, max_length: int | None) -> Prepared:
 
 
 def score_tokens(tokenizer: PreTrainedTokenizerBase, scores: Sequence[int], what: str) -> dict[str, int]:
-    """The token of each score; `UserError` when one is not a single token."""
+    """The token of each score; `UserError` for a score that is not a single token."""
     tokens = {}
     for score in scores:
-        # As an answer: some tokenizers put a space before text that stands alone.
+        # As an answer, since some tokenizers put a space before text without context.
         _, labels = encode(tokenizer, [SAMPLE[1], {"role": "assistant", "content": str(score)}])
         answer = [label for label in labels if label != IGNORED][:-1]  # without the token that ends it
         if len(answer) != 1:

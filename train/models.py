@@ -1,4 +1,4 @@
-"""The models of a recipe: its base and tokenizer, and LoRA adapters put on that base."""
+"""The models of a recipe: its base and tokenizer, and LoRA adapters on that base."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def base_folder(recipe: Recipe[Any]) -> str:
-    """Where transformers finds the base: a checked local folder, or a hub id as it is."""
+    """Where transformers finds the base: a checked local folder, or an unchanged hub id."""
     name = recipe.model.model_name_or_path
     assert name is not None
     place = resolve_checkpoint(name, "model_name_or_path")
@@ -51,7 +51,7 @@ def load_tokenizer(recipe: Recipe[Any]) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     if not serves_alike(tokenizer, recipe.task != "supporter"):
-        say("note: the base's own chat template prompts otherwise than ours; serve the adapter with chat_template in its spec")
+        say("note: the base's own chat template gives other prompts; serve the adapter with chat_template in its spec")
     return tokenizer
 
 
@@ -61,23 +61,21 @@ def policy_end(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def load_base(recipe: Recipe[Any]) -> PreTrainedModel:
-    """The base model in the recipe's dtype, without remote code, from safetensors, straight to the device that trains it.
-
-    Raises `UserError` for a folder whose weights are not finite, and for target modules that it lacks.
-    """
+    """The base model in the recipe's dtype, without remote code, from safetensors, on the device that trains it. Raises
+    `UserError` for weights that are not finite, and for missing target modules."""
     from transformers import AutoModelForCausalLM
     from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
     from trl import get_quantization_config
 
     if is_main_process() and (folder := Path(base_folder(recipe))).is_dir():
         check_finite(weight_files(folder), "model_name_or_path")
-    # Where each process holds a part of every weight, DeepSpeed or FSDP says where they go.
-    divided = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true" or recipe.training.fsdp
-    divided = divided or is_deepspeed_zero3_enabled()
+    # If each process holds a part of every weight, DeepSpeed or FSDP places the weights.
+    fsdp = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true" or recipe.training.fsdp
+    divided = fsdp or is_deepspeed_zero3_enabled()
     if recipe.model.load_in_4bit:
         need_modules("bitsandbytes", purpose="load_in_4bit")
         if divided:
-            raise UserError("load_in_4bit: a quantised base is not divided: take configs/accelerate/ddp.yaml or zero2.yaml")
+            raise UserError("load_in_4bit: a quantised base cannot be sharded: take configs/accelerate/ddp.yaml or zero2.yaml")
     with _loading(recipe):
         model = AutoModelForCausalLM.from_pretrained(
             base_folder(recipe),
@@ -86,7 +84,7 @@ def load_base(recipe: Recipe[Any]) -> PreTrainedModel:
             attn_implementation=recipe.model.attn_implementation,
             use_safetensors=True,
             quantization_config=get_quantization_config(recipe.model),
-            **(recipe.training.model_init_kwargs or {}),  # TRL would give them to a model that it loads itself
+            **(recipe.training.model_init_kwargs or {}),  # TRL passes them only to models that it loads itself
             device_map=None if divided else {"": recipe.training.device},
         )
     if recipe.model.use_peft:
@@ -96,7 +94,7 @@ def load_base(recipe: Recipe[Any]) -> PreTrainedModel:
 
 @contextmanager
 def _loading(recipe: Recipe[Any]) -> Iterator[None]:
-    """What the libraries raise for a base that is not there, or that needs a package which is not, as one line."""
+    """Raise the libraries' errors for a missing base or package as `UserError` with one line."""
     try:
         yield
     except (OSError, ImportError, ValueError, TypeError) as error:
@@ -105,8 +103,8 @@ def _loading(recipe: Recipe[Any]) -> Iterator[None]:
 
 
 def share_qkv(model: torch.nn.Module) -> None:
-    """Give q_proj, k_proj and v_proj of each layer one A, which all three train, as if they were one matrix. They share the
-    module that holds it: FSDP2 puts another weight into each module, and would end what shares a weight alone."""
+    """Let q_proj, k_proj and v_proj of each layer train one common A, as if they were one matrix. They share the module that
+    holds it, since FSDP2 replaces each module's weight and would separate weights that are shared alone."""
     for layer in [module for module in model.modules() if all(hasattr(module, name) for name in QKV)]:
         first, *others = (getattr(layer, name).lora_A for name in QKV)
         for other in others:
@@ -114,11 +112,11 @@ def share_qkv(model: torch.nn.Module) -> None:
 
 
 def load_adapted(recipe: Recipe[Any], folders: Mapping[str, Path]) -> PreTrainedModel | PeftModel:
-    """The recipe's base with its adapters on it, by name, the n-th under the name `an` (from 0); in evaluation mode.
+    """The recipe's base with its adapters, by name, the n-th under the name `an` (from 0), in evaluation mode.
 
-    Says so when an adapter was trained on another base. Raises `UserError`, before the base is loaded, for a folder that is no
-    adapter, or half written, or of another task; and when its modules or shapes are not the base's, or its file lacks a tensor
-    or has one too many (PEFT goes on with untrained values then).
+    Warns about an adapter that was trained on another base. Raises `UserError`, before the base is loaded, for a folder that is
+    no adapter, incomplete, or of another task; and for modules or shapes that do not fit the base, or missing or surplus
+    tensors (with which PEFT would use untrained values).
     """
     from peft import PeftModel, get_peft_model_state_dict
 
@@ -134,11 +132,11 @@ def load_adapted(recipe: Recipe[Any], folders: Mapping[str, Path]) -> PreTrained
         card, config = cards[name], read_object(folder / CONFIG, "an adapter's config")
         trained_on = card.base if card else config.get("base_model_name_or_path")
         if trained_on not in (recipe.model.model_name_or_path, base_folder(recipe)):
-            say(f"warning: {name}: {folder} was trained on {trained_on}, and is put on {recipe.model.model_name_or_path}")
+            say(f"warning: {name}: {folder} was trained on {trained_on}, but is used on {recipe.model.model_name_or_path}")
         misfit = f"--adapter: base and adapter do not fit: {name}: {folder} on {recipe.model.model_name_or_path}"
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of missing keys: they are an error below
+                warnings.simplefilter("ignore")  # about missing keys, which are an error below
                 if number == 0:
                     model = PeftModel.from_pretrained(model, str(folder), adapter_name="a0")
                 else:
@@ -157,7 +155,7 @@ def load_adapted(recipe: Recipe[Any], folders: Mapping[str, Path]) -> PreTrained
 
 
 def adapter_switched_on(model: Any, number: int | None) -> AbstractContextManager[Any]:
-    """The model of `load_adapted` with one of its adapters on; with None (or a model without adapters) the base alone."""
+    """The model of `load_adapted` with one adapter switched on; with None (or a model without adapters) the base alone."""
     if number is not None:
         model.set_adapter(f"a{number}")
         return nullcontext()

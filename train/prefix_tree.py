@@ -1,8 +1,8 @@
-"""Sequences that begin alike, read once: what they share is computed a single time, forward and backward.
+"""Sequences with common prefixes, which are computed only once, forward and backward.
 
 The seven questions about a dialogue share all of it. A row holds such sequences as a tree in depth-first order: a token sees
-the tokens on the way from the root to itself, and has the position it would have if its sequence stood alone, so every
-sequence gets the logits it would get by itself.
+the tokens on the path from the root to itself, and has the same position as in its sequence alone, so every sequence gets the
+same logits as alone.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tree:
-    """T tokens that hold N sequences. `until[t]` is the end of the subtree of token t: tokens t … until[t] - 1 see it.
-
-    `paths[n]` are the places in the tree of sequence n's tokens.
-    """
+    """T tokens of N sequences. `until[t]` is the end of the subtree of token t: tokens t … until[t] - 1 see it. `paths[n]` are
+    the indices in the tree of sequence n's tokens."""
 
     ids: list[int]
     positions: list[int]
@@ -29,14 +27,14 @@ class Tree:
 
 
 def tree(sequences: Sequence[Sequence[int]]) -> Tree:
-    """The tree of sequences, which may be of any length; equal ones share all of it."""
+    """The tree of sequences of any lengths; equal sequences share all their tokens."""
     ids: list[int] = []
     positions: list[int] = []
     until: list[int] = []
     paths: list[list[int]] = [[] for _ in sequences]
 
     def lay(group: list[int], at: int) -> None:
-        """Sequences that agree up to `at`: their tokens from there on, below what is laid out already."""
+        """Append the tokens from `at` on of sequences that agree before it."""
         opened: list[int] = []
         while group:
             forks: dict[int, list[int]] = {}
@@ -63,11 +61,9 @@ def tree(sequences: Sequence[Sequence[int]]) -> Tree:
 
 
 def alike(sequences: Sequence[Sequence[int]], names: Sequence[str]) -> list[list[int]]:
-    """Which sequences to read together: those of one name (a dialogue's), as far as neighbours in sorted order share at least
-    half of the shorter one. Of different dialogues none are: a long preamble alone is no reason for an endless row.
-
-    Groups are in the order of their first members, and so are members in them: nothing depends on how sequences compare.
-    """
+    """Groups of sequences to read together: those with one name (a dialogue's) whose neighbours in sorted order share at least
+    half of the shorter one. Different dialogues are never grouped: a common preamble alone would make endless rows. Groups are
+    in the order of their first members, and members in the given order, whatever the sort order is."""
     order = sorted(range(len(sequences)), key=lambda n: (names[n], list(sequences[n])))
     groups: list[list[int]] = []
     for n in order:
@@ -81,15 +77,13 @@ def alike(sequences: Sequence[Sequence[int]], names: Sequence[str]) -> list[list
 
 
 def shared(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens both begin with."""
+    """The length of the common prefix."""
     return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def visible(until: torch.Tensor) -> torch.Tensor:
-    """Which tokens see which, from `until` [B, T] (0 for padding): [B, 1, T, T], true where row's token sees column's.
-
-    Padding sees itself alone, so that no row of the softmax is empty.
-    """
+    """The attention mask from `until` [B, T] (0 for padding): [B, 1, T, T], true where the row's token sees the column's.
+    Padding sees only itself, so that no row of the softmax is empty."""
     import torch
 
     column = torch.arange(until.shape[1], device=until.device)

@@ -1,7 +1,7 @@
-"""Score a test split with a ranker's base, untrained and under each adapter, without a server (`python -m train test`).
+"""Scores a test split with a ranker's base, untrained and under each adapter, without a server (`python -m train test`).
 
-The trainer's own validation answers (`train.trainers.RankTrainer.prediction_step`), as a constrained server would: questions
-about one dialogue share its reading.
+The trainer's own validation gives the answers (`train.trainers.RankTrainer.prediction_step`), as a constrained server would;
+questions about the same dialogue share its computation.
 """
 
 from __future__ import annotations
@@ -27,10 +27,8 @@ from train.run import check_numbers, say
 
 
 def run(recipe: Recipe[Any], test: Path, adapters: dict[str, Path], untrained: bool, out: Path) -> None:
-    """Write the judgements of a test split by each adapter and, with `untrained`, by the base alone.
-
-    Everything that can be wrong with data and adapters is found before the first forward pass.
-    """
+    """Write the judgements of a test split by each adapter and, with `untrained`, by the base alone. Problems of data and
+    adapters are found before the first forward pass."""
     from datasets import Dataset
 
     from train.batches import RankPadding
@@ -45,7 +43,7 @@ def run(recipe: Recipe[Any], test: Path, adapters: dict[str, Path], untrained: b
     prepared = prepare_rank(test, examples, tokenizer, limit, tokens, over_scale=True)
     for number, (row, example) in enumerate(zip(prepared.rows, prepared.examples, strict=True)):
         digits = len(example.labels)
-        # The trainer takes dimensions by number; here a number is the example's, by which its answers are found again.
+        # The trainer identifies dimensions by number; here each example has its own, by which its answers are found again.
         row |= {"keys": [number] * digits, "targets": [0.0] * digits, "weights": [1.0] * digits}
     if may_read_trees(recipe, prepared.examples):
         prepared.rows = as_trees(prepared.rows, prepared.examples)
@@ -55,7 +53,7 @@ def run(recipe: Recipe[Any], test: Path, adapters: dict[str, Path], untrained: b
     trainer = RankTrainer(
         model=model,
         args=args,
-        train_dataset=rows,  # TRL wants one
+        train_dataset=rows,  # TRL needs one
         processing_class=tokenizer,
         data_collator=RankPadding(tokenizer.pad_token_id),
         score_tokens=list(tokens.values()),
@@ -70,10 +68,10 @@ def run(recipe: Recipe[Any], test: Path, adapters: dict[str, Path], untrained: b
     for name, adapter in judges:
         started = time.monotonic()
         with adapter_switched_on(model, adapter):
-            found = trainer.predict(rows)
+            output = trainer.predict(rows)
         seconds = time.monotonic() - started
-        numbers = found.label_ids[..., 0]
-        shares = {e.id: found.predictions[numbers == place] for place, e in enumerate(prepared.examples)}
+        numbers = output.label_ids[..., 0]
+        shares = {e.id: output.predictions[numbers == place] for place, e in enumerate(prepared.examples)}
         check_numbers(np.concatenate(list(shares.values())), name)
         records = [r for example in examples for r in judgements(example, shares.get(example.id), name, rubric, method)]
         write_jsonl(out / f"judgements-{name}.jsonl", records)
@@ -81,11 +79,11 @@ def run(recipe: Recipe[Any], test: Path, adapters: dict[str, Path], untrained: b
         write_json(timing_file, timing)
         unread = sum(record.value is None for record in records)
         tail = f", {unread} without a score (longer than the context of {limit} tokens)" if unread else ""
-        say(f"{name}: {len(records)} judgements of {dialogues} dialogues, {seconds / dialogues:.2f} s a dialogue{tail}")
+        say(f"{name}: {len(records)} judgements of {dialogues} dialogues, {seconds / dialogues:.2f} s per dialogue{tail}")
 
 
 def method_beside(path: Path) -> PromptMethod:
-    """How the examples were asked, from manifest.json beside them; `UserError` when it does not say."""
+    """The prompt method of the examples, from manifest.json beside them; `UserError` if it has none."""
     manifest = path.parent / "manifest.json"
     settings = read_object(manifest, "the manifest of rank-sft").get("settings")
     method = settings.get("method") if isinstance(settings, dict) else None
@@ -97,15 +95,12 @@ def method_beside(path: Path) -> PromptMethod:
 def judgements(
     example: RankExample, shares: NDArray[np.float64] | None, name: str, rubric: Rubric, method: PromptMethod
 ) -> list[Judgement]:
-    """One record for each dimension of the example, with the fields that a served judge fills.
-
-    `shares` [D, S] are the probabilities of its digits; None where it exceeds the context.
-    """
+    """One record per dimension of the example, with the fields that a served judge fills. `shares` [D, S] are the probabilities
+    of its digits; None if it exceeds the context."""
     scores = rubric.scores
     condition = {"mode": "paper" if method == "paper" else "native", "where": "in-process"}
-    common: dict[str, Any] = dict(
-        dialogue_id=example.dialogue_id, language=example.language, judge=name, rubric=rubric.name, method=method
-    )
+    common: dict[str, Any] = {"dialogue_id": example.dialogue_id, "language": example.language, "judge": name}
+    common |= {"rubric": rubric.name, "method": method}
     if shares is None:
         condition["failure"] = "context_overflow"
         return [Judgement(**common, dimension=key, value=None, condition=condition) for key in example.labels]

@@ -1,8 +1,8 @@
-"""Recipes: one YAML file in configs/train says what is trained, on what, and how; the command line overrides it.
+"""Recipes: a YAML file in configs/train with all settings of a training, which the command line overrides.
 
-Three groups of settings share a file: ours (`RoleArguments`, `RankArguments` or `SupporterArguments`), TRL's `ModelConfig`
-(base, LoRA) and TRL's `SFTConfig` or, for the supporter, `GRPOConfig` (batches, steps, logging: everything transformers'
-`TrainingArguments` knows). TRL's parser reads all of them.
+A file has three groups of settings: ours (`RoleArguments`, `RankArguments` or `SupporterArguments`), TRL's `ModelConfig` (base,
+LoRA) and TRL's `SFTConfig` or, for the supporter, `GRPOConfig` (batches, steps, logging: all of transformers'
+`TrainingArguments`). TRL's parser reads all of them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from data_prep.scores.rank_sft import RankExample
 
 Task = Literal["role", "rank", "supporter"]
-
-
 D = TypeVar("D")
 
 
@@ -50,10 +48,10 @@ def documented(kind: type[D]) -> type[D]:
 @documented
 @dataclass
 class DataArguments:
-    """What all scripts train on. Files are what `python -m data_prep role-sft` or `rank-sft` wrote, or role cards."""
+    """The data settings of all scripts. Files come from `python -m data_prep role-sft` or `rank-sft`, or are role cards."""
 
     task: str = ""
-    """role (esc_role.py), rank (esc_rank.py) or supporter (esc_supporter.py): what this recipe is for."""
+    """What this recipe trains: role (esc_role.py), rank (esc_rank.py) or supporter (esc_supporter.py)."""
     train_file: str = ""
     """Training examples: JSONL, Parquet, one part of a folder that `datasets` saved, or OWNER/NAME/SPLIT on the hub."""
     valid_file: str = ""
@@ -84,13 +82,13 @@ class RankArguments(DataArguments):
     """Weight of the ordinal term."""
     loss_over: Literal["vocabulary", "scale"] = "vocabulary"
     """vocabulary: a score's probability is its share among all tokens, so that the ranker also learns to answer in digits;
-    scale: among the scale's tokens alone, as constrained decoding reads it."""
+    scale: its share among the scale's tokens alone, as in constrained decoding."""
     class_weights: Literal["none", "balanced"] = "none"
     """balanced: a score's loss is weighted by how rare it is for its language and dimension in training (mean weight 1)."""
     dimension: str = ""
     """Only examples of this dimension (one adapter per dimension)."""
     fused_qkv: bool = False
-    """q_proj, k_proj and v_proj of a layer learn one A, as a LoRA on InternLM2's wqkv does, where they are one matrix."""
+    """q_proj, k_proj and v_proj of a layer learn a common A, like a LoRA on InternLM2's wqkv, which is one matrix."""
     language: Literal["", "en", "zh"] = ""
     """Only examples in this language, en or zh (one adapter per language)."""
 
@@ -105,39 +103,39 @@ class SupporterArguments(DataArguments):
     judge: str = ""
     """The model that scores, served elsewhere."""
     rubric: str = "esc_eval"
-    """What is scored: a name in configs/rubrics, or a file."""
+    """The rubric: a name in configs/rubrics, or a file."""
     method: Literal["joint", "per_dimension", "json"] = "joint"
-    """How the judge is asked."""
+    """The judge's method."""
     exchanges: int = 5
-    """How many times both sides speak, at most."""
+    """The most exchanges of a dialogue."""
     free_characters: float = 600.0
-    """Characters of a reply, on average, that cost nothing; judges reward length."""
+    """The mean length of replies, in characters, that costs nothing; judges reward length."""
     length_cost: float = 0.1
-    """What every further so many characters cost, of a reward from 0 to 1. 0: length is free."""
+    """The cost of each further `free_characters`, of a reward from 0 to 1. 0: length is free."""
 
 
-UNTRAINED = "untrained"  # what a base is called beside its adapters
-SERVABLE_MODULES = {"classifier", "score"}  # modules_to_save that vLLM takes
-# Attention that transformers has by itself, or with the package flash-attn. Prebuilt kernels on the hub are OWNER/NAME.
+UNTRAINED = "untrained"  # the base's name beside its adapters
+SERVABLE_MODULES = {"classifier", "score"}  # modules_to_save that vLLM supports
+# Attention in transformers itself, or with the package flash-attn. Prebuilt kernels on the hub are OWNER/NAME.
 ATTENTION = ("sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3", "flash_attention_4")
-# What may be given a mask of who sees whom; FlashAttention may not.
+# Those that take an arbitrary mask, unlike FlashAttention.
 MASKED_ATTENTION = (None, "sdpa", "eager")
-# Where and how loudly, not what: the trainer also resolves some of these for the machine it runs on.
+# Settings of places and logging, which do not affect the weights; the trainer resolves some of them for its machine.
 NOT_SETTINGS = {
     *("output_dir", "logging_dir", "run_name", "project", "report_to", "disable_tqdm"),
     *("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
     *("resume_from_checkpoint", "local_rank", "hub_token"),
 }
-# Settings of the libraries that would do nothing here, or not what they say, by the reason that a refusal gives.
+# Settings of the libraries that would do nothing here, or not what they say, by the reason for refusing them.
 IDLE = {
     "examples are tokenised here, in our own chat template": (
         *("chat_template_path", "eos_token", "pad_token", "dataset_text_field", "dataset_kwargs", "dataset_num_proc"),
         *("completion_only_loss", "assistant_only_loss", "label_names", "remove_unused_columns"),
     ),
     "a dialogue that is too long is cut at its end (the ranker leaves it out)": ("truncation_mode",),
-    "the seed and the epoch draw the order of the examples": ("shuffle_dataset", "length_column_name"),
-    "the base is loaded as its own settings say": ("router_aux_loss_coef", "lora_task_type"),
-    "every example is trained on, and figures are of all together": (
+    "the seed and the epoch determine the order of the examples": ("shuffle_dataset", "length_column_name"),
+    "the base's own settings apply": ("router_aux_loss_coef", "lora_task_type"),
+    "every example is trained on, and figures cover all of them": (
         *("dataloader_drop_last", "prediction_loss_only", "batch_eval_metrics", "eval_do_concat_batches"),
         *("include_for_metrics", "do_train", "do_predict"),
     ),
@@ -149,14 +147,10 @@ IDLE = {
 }
 IDLE_FOR_RANKER = {
     "the ranker has a loss of its own": ("loss_type", "label_smoothing_factor"),
-    "it reads one dialogue a row": ("packing", "padding_free", "packing_strategy", "eval_packing", "pad_to_multiple_of"),
+    "it reads one dialogue per row": ("packing", "padding_free", "packing_strategy", "eval_packing", "pad_to_multiple_of"),
 }
 A = TypeVar("A", bound=DataArguments)
-ARGUMENTS: dict[Task, type[DataArguments]] = {
-    "role": RoleArguments,
-    "rank": RankArguments,
-    "supporter": SupporterArguments,
-}
+ARGUMENTS: dict[Task, type[DataArguments]] = {"role": RoleArguments, "rank": RankArguments, "supporter": SupporterArguments}
 
 
 def training_config(task: Task) -> type[SFTConfig] | type[GRPOConfig]:
@@ -177,12 +171,12 @@ class Recipe(Generic[A]):
     """TRL's `SFTConfig`, or `GRPOConfig` for the supporter."""
     model: ModelConfig
     file: Path | None
-    """None when everything came from the command line."""
+    """None if everything came from the command line."""
     overrides: tuple[str, ...] = ()
-    """What the command line said beside the file and the places where things are."""
+    """The command line's arguments, without the file and `NOT_SETTINGS`."""
 
     def settings(self) -> dict[str, Any]:
-        """What decides the weights, as JSON: our settings, and TRL's that differ from their defaults or stand in the file."""
+        """The settings that determine the weights: ours, and those of TRL that are in the file or not at their defaults."""
         from trl import ModelConfig
 
         named = _mapping(self.file) if self.file else {}
@@ -197,10 +191,8 @@ class Recipe(Generic[A]):
 
 
 def lora_config(model: ModelConfig) -> LoraConfig:
-    """PEFT's config of the adapter that a recipe asks for.
-
-    Raises `UserError` without `use_peft`, for settings that PEFT refuses, and for what `check_servable` refuses.
-    """
+    """PEFT's config of a recipe's adapter. Raises `UserError` without `use_peft`, for settings that PEFT refuses, and as
+    `check_servable` does."""
     from trl import get_peft_config
 
     if not model.use_peft:
@@ -214,20 +206,16 @@ def lora_config(model: ModelConfig) -> LoraConfig:
 
 
 def check_servable(config: LoraConfig | dict[str, Any]) -> None:
-    """Refuse an adapter that vLLM would refuse, before training rather than after it.
-
-    `config` is PEFT's LoraConfig, or the dict of an adapter_config.json. Plain LoRA is defined in `serve.checkpoints.lora`.
-    Ranks have to be among those that vLLM reserves memory for (its --max-lora-rank): 12 would be served in the place of 16.
-
-    Raises `UserError` that names the recipe's setting and says what to take.
-    """
+    """Raise `UserError`, before training, for an adapter that vLLM would refuse, with the recipe's setting and an alternative.
+    `config` is PEFT's LoraConfig, or the dict in an adapter_config.json. Plain LoRA is defined in `serve.checkpoints.lora`.
+    Ranks have to be among those that vLLM reserves memory for (its --max-lora-rank): 12 would take the memory of 16."""
     settings = config if isinstance(config, dict) else vars(config)
     for rank in (settings["r"], *(settings.get("rank_pattern") or {}).values()):
         if rank not in LORA_RANKS:
             larger, smaller = [r for r in LORA_RANKS if r > rank], [r for r in LORA_RANKS if r < rank]
             take = f"{larger[0]} (it costs the same) or {smaller[-1]}" if larger and smaller else 8 if larger else smaller[-1]
-            known = ", ".join(map(str, LORA_RANKS))
-            raise UserError(f"lora_r: {rank}: vLLM reserves memory for ranks {known} only: take {take}")
+            ranks = ", ".join(map(str, LORA_RANKS))
+            raise UserError(f"lora_r: {rank}: vLLM reserves memory for ranks {ranks} only: take {take}")
     if refused := sorted(set(settings.get("modules_to_save") or ()) - SERVABLE_MODULES):
         raise UserError(
             f"lora_modules_to_save: {', '.join(refused)}: vLLM serves no fully trained modules beside an adapter (but "
@@ -238,7 +226,7 @@ def check_servable(config: LoraConfig | dict[str, Any]) -> None:
 
 
 def check_targets(base: PreTrainedModel, config: LoraConfig) -> None:
-    """Raise `UserError` for target modules of which one matches nothing in the base: PEFT would go on without it."""
+    """Raise `UserError` for a target module that matches nothing in the base, which PEFT would ignore."""
     names, targets = [name for name, _ in base.named_modules()], config.target_modules or []
     if targets == "all-linear":
         return
@@ -250,14 +238,14 @@ def check_targets(base: PreTrainedModel, config: LoraConfig) -> None:
 
 
 def may_read_trees(recipe: Recipe[Any], examples: Sequence[RankExample]) -> bool:
-    """Whether the ranker can read all questions about a dialogue in one row (`train.prefix_tree`): where every answer is one
+    """Whether the ranker can read all questions about a dialogue in one row (`train.prefix_tree`): if every answer is one
     digit, so that nothing has to be generated, and the attention takes a mask."""
     return recipe.model.attn_implementation in MASKED_ATTENTION and all(len(example.labels) == 1 for example in examples)
 
 
 def hub_kernel(recipe: Recipe[Any]) -> str | None:
-    """The setting by which a recipe takes kernels from the hub, with its value: of attention, such as
-    kernels-community/flash-attn2, or of all layers that transformers knows one for; None without one."""
+    """The setting (with its value) by which a recipe uses kernels from the hub, for attention, such as
+    kernels-community/flash-attn2, or for all layers that transformers has one for; None without one."""
     from transformers.integrations.hub_kernels import is_kernel
 
     if is_kernel(attention := recipe.model.attn_implementation):
@@ -266,11 +254,8 @@ def hub_kernel(recipe: Recipe[Any]) -> str | None:
 
 
 def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
-    """The recipe of `--config FILE` and overrides, as `accelerate launch train/esc_role.py` gets them.
-
-    Raises `UserError` for a missing or malformed file, an unknown setting (with near ones), a recipe of the other script, and
-    data files that do not exist.
-    """
+    """The recipe from `--config FILE` and overrides, as `accelerate launch train/esc_role.py` gets them. Raises `UserError` for
+    a missing or malformed file, an unknown setting (with near ones), and a recipe for another script."""
     from trl import ModelConfig, TrlParser
 
     arguments = list(arguments)
@@ -292,7 +277,7 @@ def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
     try:
         data, training, model = parser.parse_args_and_config(arguments)
     except (ValueError, TypeError) as error:
-        if "use_cpu" in str(error):  # transformers': for bf16 it finds no GPU
+        if "use_cpu" in str(error):  # by transformers, which finds no GPU for bf16
             need_gpu(file)
         raise UserError(f"{file or 'command line'}: {error}") from None
     overrides, kept = [], True
@@ -306,7 +291,7 @@ def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
 
 
 def need_gpu(file: Path | None) -> None:
-    """Raise `UserError` that says why there is no GPU to train on, as far as that is seen."""
+    """Raise `UserError` with the likely reason why there is no GPU to train on."""
     import torch
 
     otherwise = f"torch {torch.__version__} finds none", "pip install 'esc-eval[gpu]' where it was built for CPUs"
@@ -314,7 +299,7 @@ def need_gpu(file: Path | None) -> None:
 
 
 def read_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe[Any]:
-    """A recipe file of any task. Nothing that the recipe names has to exist."""
+    """A recipe file of any task. The files and models that it names need not exist."""
     task = _mapping(file).get("task")
     if task not in ARGUMENTS:
         raise UserError(f"{file}: task: {task!r} is not role, rank or supporter")
@@ -336,7 +321,7 @@ def _known(task: Task) -> frozenset[str]:
 
 
 def _check(recipe: Recipe[Any]) -> None:
-    """Raise `UserError` for what cannot be meant."""
+    """Raise `UserError` for settings that are missing, contradictory or without effect."""
     data, training, model, base = recipe.data, recipe.training, recipe.model, recipe.model.model_name_or_path
     supporter = recipe.task == "supporter"
     wrote = "python -m data_prep cards" if supporter else f"python -m data_prep {recipe.task}-sft"
@@ -349,33 +334,33 @@ def _check(recipe: Recipe[Any]) -> None:
         "model_name_or_path: name the base: a hub id, a folder, or embedded:smollm2-135m-instruct": not base,
         f"train_file: name the JSONL file that `{wrote}` wrote": not data.train_file,
         f"valid_file: name the JSONL file that `{wrote}` wrote": not data.valid_file,
-        "train_sampling_strategy: sequential: the order is drawn by the seed: take random or group_by_length": (
+        "train_sampling_strategy: sequential: the seed determines the order: take random or group_by_length": (
             not supporter and training.train_sampling_strategy == "sequential"
         ),
         "eval_packing: without packing the dialogues of a row would see each other: take packing": (
             recipe.task == "role" and bool(training.eval_packing) and not packed
         ),
-        "padding_free: without packing it keeps to no max_length: take packing, or max_length: null": (
+        "padding_free: without packing it ignores max_length: take packing, or max_length: null": (
             packed and not training.packing and training.max_length is not None
         ),
-        "do_eval: eval_strategy says whether there are evaluations: leave it out": "do_eval" in given,
-        "hub_token: no token belongs into a recipe: `hf auth login`, or set HF_TOKEN": bool(training.hub_token),
-        "local_rank: whoever launches the processes says it: leave it out": "local_rank" in given,
-        "seeker, judge: name the models that are served, as NAME@URL": supporter and not (data.seeker and data.judge),
+        "do_eval: eval_strategy decides whether there are evaluations: leave it out": "do_eval" in given,
+        "hub_token: no token belongs in a recipe: `hf auth login`, or set HF_TOKEN": bool(training.hub_token),
+        "local_rank: the launcher sets it: leave it out": "local_rank" in given,
+        "seeker, judge: name the served models, as NAME@URL": supporter and not (data.seeker and data.judge),
         "length_cost, free_characters: not below 0, and above 0": supporter
         and not (data.length_cost >= 0 and data.free_characters > 0),
         f"attn_implementation: {model.attn_implementation!r} is not one of {', '.join(ATTENTION)}, or a kernel on the hub as "
         "kernels-community/flash-attn2": model.attn_implementation not in (None, *ATTENTION) and hub_kernel(recipe) is None,
-        f"model_init_kwargs: {training.model_init_kwargs}: only use_kernels: true is taken, which gives layers their kernels "
+        f"model_init_kwargs: {training.model_init_kwargs}: only use_kernels: true is allowed, which loads kernels for layers "
         "from the hub": training.model_init_kwargs not in (None, {"use_kernels": True}),
-        f"fused_qkv: take lora_target_modules: [{', '.join(QKV)}] and lora_dropout: 0 (three masks where wqkv has one)": (
+        f"fused_qkv: take lora_target_modules: [{', '.join(QKV)}] and lora_dropout: 0 (wqkv has one mask, not three)": (
             getattr(data, "fused_qkv", False) and (set(model.lora_target_modules or ()) != {*QKV} or model.lora_dropout > 0)
         ),
-        "bnb_4bit_quant_type, use_bnb_nested_quant: they say how load_in_4bit: true quantises: add it, or leave them out": (
+        "bnb_4bit_quant_type, use_bnb_nested_quant: they need load_in_4bit: true: add it, or leave them out": (
             not model.load_in_4bit and (model.use_bnb_nested_quant or model.bnb_4bit_quant_type != "nf4")
         ),
-        "use_liger_kernel: TRL has given it up: take model_init_kwargs: {use_kernels: true}, by which Liger's kernels "
-        "and others come from the hub": not supporter and training.use_liger_kernel,
+        "use_liger_kernel: TRL no longer supports it: take model_init_kwargs: {use_kernels: true}, which loads Liger's kernels "
+        "and others from the hub": not supporter and training.use_liger_kernel,
         "trust_remote_code: remote code is never run here; convert the base first (serve convert)": (
             training.trust_remote_code
         ),
@@ -390,7 +375,6 @@ def _check(recipe: Recipe[Any]) -> None:
             for setting in (setting for setting in fields(group) if setting.name in names):
                 if (value := getattr(group, setting.name)) not in (None, [], setting.default):
                     problems[f"{setting.name}: {value!r} would do nothing: {reason}: leave it out"] = True
-    for problem, is_there in problems.items():
-        if is_there:
-            raise UserError(f"{recipe.file or 'command line'}: {problem}")
+    if problem := next((problem for problem, holds in problems.items() if holds), None):
+        raise UserError(f"{recipe.file or 'command line'}: {problem}")
     model.dtype = model.dtype or "auto"

@@ -1,7 +1,7 @@
-"""Dialogues of a policy in training with the seeker, for TRL's GRPOTrainer: all of a batch turn by turn, as token ids.
+"""Dialogues of a policy in training with the seeker, for TRL's GRPOTrainer: a batch at a time, turn by turn, as token ids.
 
-A dialogue is one completion: the policy's replies, which carry the loss, and between them the seeker's lines with the marks of
-the chat template, which do not (`env_mask`). What the policy said is never tokenised anew. The reward comes with it.
+A dialogue is one completion: the policy's replies, which carry the loss, and between them the seeker's lines with the markers
+of the chat template, which do not (`env_mask`). The policy's replies are never tokenised again. Rewards are returned with them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from core.errors import UserError
 from core.records import Message
 from evalsuite.environment import Environment, Episode, Rewarded
 from serve.batch import together
-from serve.client import ChatClient
 from train.examples import SAMPLE, encode_prompt, neutral
 from train.models import policy_end
 
@@ -32,7 +31,7 @@ class PolicyCompletion:
 
     episode: Episode
     shown: list[Message] | None = None
-    """What it answers next; None where the dialogue is over."""
+    """The messages to answer next; None if the dialogue is over."""
     prompt: list[int] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     own: list[int] = field(default_factory=list)
@@ -40,25 +39,25 @@ class PolicyCompletion:
     logprobs: list[float] = field(default_factory=list)
 
     def hears(self, ids: list[int]) -> None:
-        """What is not the policy's."""
+        """Append tokens that are not the policy's."""
         self.ids += ids
         self.own += [0] * len(ids)
         self.logprobs += [0.0] * len(ids)
 
     def says(self, ids: list[int], logprobs: list[float] | None) -> None:
-        """What the policy has sampled."""
+        """Append tokens that the policy sampled."""
         self.ids += ids
         self.own += [1] * len(ids)
         self.logprobs += logprobs or [0.0] * len(ids)
 
 
 class Rollouts:
-    """TRL's `rollout_func`: prompts are the ids of role cards, as often as the group has dialogues."""
+    """TRL's `rollout_func`: prompts are the ids of role cards, each repeated for every dialogue of its group."""
 
     def __init__(self, environment: Environment, tokenizer: PreTrainedTokenizerBase, context: int) -> None:
         self._environment, self._tokenizer, self._context = environment, tokenizer, context
         self._end, self._before = policy_end(tokenizer), len(encode_prompt(tokenizer, SAMPLE[1:2]))
-        self.markers = 0  # in what seekers said, broken up
+        self.markers = 0  # broken up in seekers' lines
 
     def __call__(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
         completions, rewarded = asyncio.run(self._held(prompts, trainer))
@@ -73,7 +72,7 @@ class Rollouts:
 
     async def _held(self, prompts: list[str], trainer: GRPOTrainer) -> tuple[list[PolicyCompletion], list[Rewarded]]:
         accelerator = trainer.accelerator
-        # Numbers that no other step and no other process gives.
+        # Trial numbers that no other step or process uses.
         first = (trainer.state.global_step * accelerator.num_processes + accelerator.process_index) * len(prompts)
         async with self._environment.open() as client:
             completions: list[PolicyCompletion] = []
@@ -83,9 +82,12 @@ class Rollouts:
             while await self._shown(completions, trainer):
                 self._answer(completions, trainer)
             rewarded = await together(completion.episode.rewarded() for completion in completions)
-            self._check(client, rewarded)
+            if all(reward.reward is None for reward in rewarded):  # training on without rewards would only cost time
+                failed = next((failure.reason for failure in client.failures), "no verdict of the judge could be read")
+                cause = client.threshold.cause or failed
+                raise UserError(f"no dialogue of this step has a reward: {cause}; the same command resumes")
         for completion in completions:
-            if not completion.ids:  # lost before its first reply: nothing to learn from, but TRL wants a token
+            if not completion.ids:  # lost before its first reply: nothing to learn from, but TRL needs a token
                 completion.prompt = completion.prompt or [self._end]
                 completion.hears([self._end])
         return completions, rewarded
@@ -104,7 +106,7 @@ class Rollouts:
                 completion.prompt = encode_prompt(self._tokenizer, new)
             else:
                 closing = [] if completion.ids[-1] == self._end else [self._end]
-                # What follows a reply, after another one: this dialogue's own would come to other tokens than were sampled.
+                # The tokens after a reply, taken from another dialogue: re-encoding this one would change the sampled tokens.
                 after = encode_prompt(self._tokenizer, [*SAMPLE[1:3], *new])[self._before :]
                 completion.hears(closing + after[after.index(self._end) + 1 :])
             if len(completion.prompt) + len(completion.ids) + trainer.args.max_completion_length > self._context:
@@ -118,33 +120,25 @@ class Rollouts:
 
     def _answer(self, completions: list[PolicyCompletion], trainer: GRPOTrainer) -> None:
         """Sample a reply of every dialogue that waits for one."""
-        # TRL's own way to its backends (transformers, vLLM) is not public, but there is no other. It takes equally many prompts
-        # from all processes, so dialogues that are over give one, too, whose answer nobody reads.
+        # TRL's access to its backends (transformers, vLLM) is not public, but there is no other. It needs equally many prompts
+        # from all processes, so finished dialogues send one, too, whose reply is ignored.
         several = trainer.accelerator.num_processes > 1
-        asked = [completion for completion in completions if several or completion.shown is not None]
+        batch = [completion for completion in completions if several or completion.shown is not None]
         prompts = [
             completion.prompt + completion.ids if completion.shown is not None else completion.prompt or [self._end]
-            for completion in asked
+            for completion in batch
         ]
         replies, logprobs = trainer._generate_single_turn(prompts, None, {}, 1)
-        for place, completion in enumerate(asked):
+        for place, completion in enumerate(batch):
             if completion.shown is not None:
                 ids = list(replies[place])
                 completion.says(ids, logprobs[place] if logprobs else None)
                 completion.episode.reply(self._tokenizer.decode(ids, skip_special_tokens=True), cut_off=ids[-1:] != [self._end])
 
-    def _check(self, client: ChatClient, rewarded: list[Rewarded]) -> None:
-        """Raise `UserError` where seeker or judge are gone: training on without rewards would only cost time."""
-        if all(reward.reward is None for reward in rewarded):
-            failed = next((failure.reason for failure in client.failures), "no verdict of the judge could be read")
-            raise UserError(
-                f"no dialogue of this step has a reward: {client.threshold.cause or failed}; the same command resumes"
-            )
-
 
 @contextmanager
 def policy_server() -> Iterator[None]:
-    """What TRL says of the policy's vLLM server that is not there, or that takes no weights, as one line."""
+    """Raise TRL's errors about a vLLM server that is missing or takes no weights as `UserError` with one line."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -154,12 +148,12 @@ def policy_server() -> Iterator[None]:
 
 
 def judged(**columns: Any) -> list[float | None]:
-    """The judge's part of the reward, under this name in the log."""
+    """The judge's part of the reward; the log uses this name."""
     rewards: list[float | None] = columns["judged"]
     return rewards
 
 
 def brevity(**columns: Any) -> list[float | None]:
-    """What length costs, under this name in the log."""
+    """The part of the reward for length; the log uses this name."""
     rewards: list[float | None] = columns["brevity"]
     return rewards

@@ -1,8 +1,8 @@
-"""A training run: its process and machine, its output folder, and the adapter that it leaves behind.
+"""A training run: its process and machine, its output folder, and its adapter.
 
-The output folder is claimed by recipe and data, and resumed from its newest whole checkpoint. It holds `recipe.json` (what was
-asked), `checkpoint-N/`, and at the end `timing.json`, `metrics.json` and `adapter-HASH/` with its model card; the link
-`adapter` points at the newest, and `model.yaml` is the spec that serves it. Running the identical command again resumes.
+The output folder belongs to a recipe and its data, and training resumes from its newest complete checkpoint. It holds
+`recipe.json` (the settings), `checkpoint-N/`, and at the end `timing.json`, `metrics.json` and `adapter-HASH/` with its model
+card; the link `adapter` points at the newest, and `model.yaml` is the spec that serves it.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ from train.recipes import Recipe, hub_kernel, need_gpu
 if TYPE_CHECKING:
     from transformers import Trainer
 
-# What may differ between two tries of one run.
+# Settings that may differ between two tries of a run.
 NOT_IDENTITY = {"logging_steps", "report_to", "run_name", "disable_tqdm", "save_total_limit", "dataloader_num_workers"}
-DATA_FILES = {"train_file", "valid_file"}  # known by `Prepared.identity`
-# Settings that may name a file or a folder, which is what it holds wherever it lies.
+DATA_FILES = {"train_file", "valid_file"}  # identified by `Prepared.identity`
+# Settings that may name a file or a folder, which is identified by its content.
 PATHS = {"model_name_or_path", "seeker", "judge", "rubric", "deepspeed", "fsdp_config", "accelerator_config"}
+PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate")  # whose versions a model card states
 _FOLDER = ExitStack()  # holds the lock of the output folder
-CONTEXT = 8192  # tokens that a served adapter is given at most: an ESC-Eval dialogue with its rubric needs no more
+CONTEXT = 8192  # the most tokens of a served adapter's context: an ESC-Eval dialogue with its rubric needs no more
 
 
 def is_main_process() -> bool:
@@ -64,19 +65,16 @@ def say(line: str) -> None:
         say_here(line, err=True)
 
 
-def check_numbers(found: NDArray[Any], voice: str) -> None:
-    """Raise `UserError` where a model gave infinite or undefined numbers: neither a perplexity nor, by argmax, a score."""
-    if not np.isfinite(found).all():
+def check_numbers(values: NDArray[Any], voice: str) -> None:
+    """Raise `UserError` if a model gave infinite or undefined numbers, which argmax would turn into scores."""
+    if not np.isfinite(values).all():
         raise UserError(f"{voice}: its numbers are infinite or undefined: training diverged, or take bf16 in place of fp16")
 
 
 def check_machine(recipe: Recipe[Any]) -> None:
-    """Raise `UserError` where one process sees several GPUs: the Trainer would use all of them and multiply the batch; and
-    where the package is missing that loads kernels from the hub, or quantises the base.
-
-    Says so when bf16 is asked for on a CPU without instructions for it: emulated, products were 8 times as slow as in fp32
-    where it was measured.
-    """
+    """Raise `UserError` if one process sees several GPUs, which the Trainer would all use, multiplying the batch; and if the
+    package is missing that loads kernels from the hub, or quantises the base. Warns about bf16 on a CPU without instructions
+    for it: emulated products were 8 times as slow as fp32 when we measured."""
     if (count := recipe.training.n_gpu) > 1:
         raise UserError(
             f"one process sees {count} GPUs, so its batches would be {count} times the recipe's: choose one with `accelerate "
@@ -90,8 +88,8 @@ def check_machine(recipe: Recipe[Any]) -> None:
 
     if (kernel := hub_kernel(recipe)) and not is_kernels_available():
         raise UserError(
-            f"{kernel} is loaded by the package kernels (from {KERNELS_MIN_VERSION} to below {KERNELS_MAX_VERSION}), which is "
-            "not here: pip install 'esc-eval[kernels]', or take attn_implementation: sdpa and no model_init_kwargs"
+            f"{kernel} needs the package kernels (from {KERNELS_MIN_VERSION} to below {KERNELS_MAX_VERSION}), which is not "
+            "installed: pip install 'esc-eval[kernels]', or take attn_implementation: sdpa and no model_init_kwargs"
         )
     if recipe.model.load_in_4bit:
         need_modules("bitsandbytes", purpose="load_in_4bit")
@@ -100,10 +98,8 @@ def check_machine(recipe: Recipe[Any]) -> None:
 
 
 def name_tracked_run(recipe: Recipe[Any]) -> None:
-    """Give wandb and trackio (`report_to`) a project, and a run of the claimed output folder that a resumed training continues.
-
-    Neither asks for a key: wandb writes offline without one. Raises `UserError` where trackio is not installed.
-    """
+    """Give wandb and trackio (`report_to`) a project, and a run for the claimed output folder, which a resumed training
+    continues. Neither asks for a key: wandb writes offline without one. Raises `UserError` if trackio is not installed."""
     training = recipe.training
     claim = Path(training.output_dir).absolute() / "recipe.json"
     name = digest([str(claim), claim.read_text(encoding="utf-8")], 12)
@@ -117,36 +113,34 @@ def name_tracked_run(recipe: Recipe[Any]) -> None:
         need_modules("trackio", purpose="report_to: trackio")
         if training.project == "huggingface":  # transformers' default
             training.project = f"esc-{recipe.task}"
-        training.trackio_static_space_id = False  # transformers would publish a copy of the figures where there is a Space
-        # trackio knows a run by its name alone.
+        training.trackio_static_space_id = False  # with a Space, transformers would publish a copy of the figures
+        # trackio identifies a run by its name alone.
         training.run_name = f"{training.run_name or claim.parent.name}-{name}"
 
 
 def finished(recipe: Recipe[Any]) -> bool:
-    """Whether the claimed output folder already holds its adapter (then the identical command has nothing left to do)."""
+    """Whether the claimed output folder already has its adapter, so that the identical command has nothing left to do."""
     out = Path(recipe.training.output_dir)
     return (out / "metrics.json").is_file() and (out / "adapter" / WEIGHTS).is_file()
 
 
 def open_output(recipe: Recipe[Any], *data: Prepared) -> Path | None:
-    """Claim the output folder; the checkpoint to resume from, or None to start.
+    """Claim the output folder; returns the checkpoint to resume from, or None to start.
 
-    A checkpoint that is half written, as a process leaves it that is killed while it saves, or whose weights are not finite is
-    passed over for the one before, and said.
-    Raises `UserError` when the folder was made by another recipe, other data or another number of processes (the difference is
-    shown), when `resume_from_checkpoint` names one that is not there or not whole, and when the machines of one run see
-    different folders: some would resume, others start.
+    A checkpoint that is incomplete, because a process was killed while saving, or whose weights are not finite, is skipped with
+    a message. Raises `UserError` if the folder belongs to another recipe, other data or another number of processes (and shows
+    the difference), if `resume_from_checkpoint` names a missing or incomplete one, and if the machines of a run see different
+    folders, so that some would resume and others start.
     """
     checkpoint = _claimed(recipe, data)
     import torch.distributed
 
     if torch.distributed.is_available() and torch.distributed.is_initialized():
-        seen: list[Any] = [None] * torch.distributed.get_world_size()
-        torch.distributed.all_gather_object(seen, (finished(recipe), checkpoint and checkpoint.name))
-        if len(set(seen)) > 1:
-            raise UserError(
-                f"output_dir: {recipe.training.output_dir} is not the same folder on every machine: use a shared disk"
-            )
+        states: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(states, (finished(recipe), checkpoint and checkpoint.name))
+        if len(set(states)) > 1:
+            folder = recipe.training.output_dir
+            raise UserError(f"output_dir: {folder} is not the same folder on every machine: use a shared disk")
     return checkpoint
 
 
@@ -154,19 +148,19 @@ def _claimed(recipe: Recipe[Any], data: Sequence[Prepared]) -> Path | None:
     out = Path(recipe.training.output_dir)
     processes = recipe.training.world_size
     settings = {k: v for k, v in recipe.settings().items() if k not in NOT_IDENTITY} | {"processes": processes}
-    asked = orjson.loads(orjson.dumps({"settings": settings, "data": [prepared.identity() for prepared in data]}, default=str))
-    claim = out / "recipe.json"
+    claim = orjson.loads(orjson.dumps({"settings": settings, "data": [prepared.identity() for prepared in data]}, default=str))
+    file = out / "recipe.json"
     if is_main_process():
-        _FOLDER.close()  # an earlier training's of this process
+        _FOLDER.close()  # the lock of an earlier training in this process
         _FOLDER.enter_context(locked(out / ".lock", f"output_dir: {out}"))
-        asked["files"] = contents(settings)
-        if claim.is_file():
-            before = read_object(claim, "the recipe of a training")
+        claim["files"] = contents(settings)
+        if file.is_file():
+            before = read_object(file, "the recipe of a training")
             before.setdefault("files", contents(before["settings"]))
-            if differ := differing_leaves(_identity(before), _identity(asked)):
-                raise UserError(f"{out} was made by another recipe or other data ({differ[0]}): give another --output_dir")
+            if differences := differing_leaves(_identity(before), _identity(claim)):
+                raise UserError(f"{out} was made by another recipe or other data ({differences[0]}): give another --output_dir")
         else:
-            write_json(claim, asked)
+            write_json(file, claim)
     named = recipe.training.resume_from_checkpoint
     if named and str(named).lower() not in {"true", "false"}:
         place = Path(named)
@@ -182,30 +176,28 @@ def _claimed(recipe: Recipe[Any], data: Sequence[Prepared]) -> Path | None:
         place = out / f"checkpoint-{step}"
         if (problem := checkpoint_problem(place, processes)) is None:
             return place
-        say(f"passed over: {place}: {problem}")
+        say(f"skipped: {place}: {problem}")
     return None
 
 
 def contents(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Setting → hash of what lies there, for each of `PATHS` that names a file or a folder here."""
+    """Setting → hash of the content, for each of `PATHS` that names an existing file or folder."""
     places = {name: place_of(value) for name, value in settings.items() if name in PATHS and isinstance(value, str) and value}
-    found = {name: place for name, place in places.items() if place.exists()}
-    return {name: folder_content(place) if place.is_dir() else sha256_file(place) for name, place in found.items()}
+    existing = {name: place for name, place in places.items() if place.exists()}
+    return {name: folder_content(place) if place.is_dir() else sha256_file(place) for name, place in existing.items()}
 
 
 def _identity(claim: dict[str, Any]) -> dict[str, Any]:
-    """What two tries of one run have in common: the content of files and folders, not where they lie."""
+    """The common part of two tries of a run: with the content of files and folders, without their paths."""
     settings = {name: value for name, value in claim["settings"].items() if name not in {*claim["files"], *DATA_FILES}}
-    data = [{name: value for name, value in of.items() if name not in {"file", "manifest_sha256"}} for of in claim["data"]]
+    data = [{key: value for key, value in part.items() if key not in {"file", "manifest_sha256"}} for part in claim["data"]]
     return {"settings": settings, "data": data, "files": claim["files"]}
 
 
 def checkpoint_problem(folder: Path, processes: int = 1) -> str | None:
-    """Why training cannot resume from this folder bit for bit, in words: a file that is missing or cut off, or weights that are
-    not finite. None: it can.
-
-    What is in it depends on who divides the weights: nobody (also DDP), FSDP, or DeepSpeed, whose processes each write a part.
-    """
+    """Why training cannot resume from this folder exactly, in words: a file that is missing or cut off, or weights that are not
+    finite; None if it can. Its files depend on what shards the weights: nothing (also DDP), FSDP, or DeepSpeed, whose processes
+    each write a part."""
     is_deepspeed, is_fsdp = (folder / "latest").is_file(), (folder / "pytorch_model_fsdp.bin").is_file()
     states = ["scheduler.pt", *([f"rng_state_{n}.pth" for n in range(processes)] if processes > 1 else ["rng_state.pth"])]
     if is_fsdp:
@@ -218,7 +210,7 @@ def checkpoint_problem(folder: Path, processes: int = 1) -> str | None:
     if (problem := safetensors_problem(folder / WEIGHTS)) is not None:
         return f"{WEIGHTS} {problem}"
     try:
-        json.loads((folder / "trainer_state.json").read_bytes())  # as transformers reads it: it writes NaN, which JSON lacks
+        json.loads((folder / "trainer_state.json").read_bytes())  # like transformers, which writes NaN that JSON lacks
     except (ValueError, RecursionError) as error:
         return f"trainer_state.json is no JSON ({error})"
     try:
@@ -229,11 +221,11 @@ def checkpoint_problem(folder: Path, processes: int = 1) -> str | None:
     if is_deepspeed:
         inner = folder / (folder / "latest").read_text(encoding="utf-8").strip()
         for what in ("model", "optim"):
-            found = sorted(inner.glob(f"*_{what}_states.pt"))
-            whole = 1 if [path.name for path in found] == ["mp_rank_00_model_states.pt"] else processes  # below stage 3
-            if len(found) < whole:
-                return f"{what}_states of {len(found)} of {whole} processes in {inner.name}"
-            parts += found
+            files = sorted(inner.glob(f"*_{what}_states.pt"))
+            expected = 1 if [path.name for path in files] == ["mp_rank_00_model_states.pt"] else processes  # below stage 3
+            if len(files) < expected:
+                return f"{what}_states of {len(files)} of {expected} processes in {inner.name}"
+            parts += files
     return next((f"{part.name} is cut off" for part in parts if not zipfile.is_zipfile(part)), None)
 
 
@@ -244,18 +236,16 @@ def export_adapter(
     metrics: dict[str, Any],
     baselines: dict[str, dict[str, float]],
 ) -> Path:
-    """Write the trained adapter as `adapter-HASH` with its model card; `adapter` links to it. Call it on every process.
-
-    HASH is of the weights and the config, so a retrained adapter never answers under an old one's name (vLLM's prefix cache
-    goes by name). Raises `UserError` when a tensor is empty, as sharded training can leave them, or not finite.
-    """
+    """Write the trained adapter as `adapter-HASH` with its model card; `adapter` links to it. Call it on every process. HASH is
+    of the weights and the config, so that a retrained adapter never has an old one's name, by which vLLM's prefix cache works.
+    Raises `UserError` for a tensor that is empty, as sharded training can leave them, or not finite."""
     import torch
     from safetensors.torch import load_file, save_file
 
     out = Path(recipe.training.output_dir)
     temporary = out / ".adapter.tmp"
     if is_main_process():
-        shutil.rmtree(temporary, ignore_errors=True)  # of a run that was killed here
+        shutil.rmtree(temporary, ignore_errors=True)  # left by a killed run
     trainer.accelerator.wait_for_everyone()
     trainer.save_model(str(temporary))
     trainer.accelerator.wait_for_everyone()
@@ -268,13 +258,13 @@ def export_adapter(
         for extra in temporary.iterdir():  # the base's tokenizer is used in training and serving alike
             if extra.name not in kept:
                 extra.unlink()
-        # Equal adapters get equal configs: PEFT writes a set in any order, and the place where the base lay on this machine.
+        # For equal adapters to have equal configs: PEFT writes a set in any order, and the base's path on this machine.
         config = read_object(temporary / CONFIG, "an adapter's config")
         config["base_model_name_or_path"] = recipe.model.model_name_or_path
         if isinstance(config["target_modules"], list):
             config["target_modules"].sort()
         write_json(temporary / CONFIG, config)
-        if recipe.training.bf16:  # in which the products were computed, and servers load it: half the size
+        if recipe.training.bf16:  # the type of the products in training and on servers, at half the size
             tensors = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(temporary / WEIGHTS).items()}
             save_file(tensors, temporary / WEIGHTS, {"format": "pt"})
         metrics = {"markers_broken_up": sum(prepared.markers for prepared in data)} | metrics
@@ -282,7 +272,7 @@ def export_adapter(
         if final.exists():
             shutil.rmtree(final)
         temporary.rename(final)
-        # What to type to train this again, without machine paths.
+        # The command to train this again, without machine paths.
         file = recipe.file
         recipe_file = "" if file is None else f"configs/train/{file.name}" if file.parent.name == "train" else file.name
         script = ["accelerate", "launch", f"train/esc_{recipe.task}.py", "--config", recipe_file]
@@ -299,9 +289,7 @@ def export_adapter(
             baselines=baselines,
             seed=recipe.training.seed,
             command=shlex.join([*script, *recipe.overrides]),
-            versions={
-                name: importlib.metadata.version(name) for name in ("torch", "transformers", "trl", "peft", "accelerate")
-            },
+            versions={name: importlib.metadata.version(name) for name in PACKAGES},
             hardware=f"{count} × {torch.cuda.get_device_name(0)}" if cuda else on_cpu,
         )
         write_card(final, training)
@@ -324,11 +312,9 @@ def export_adapter(
 
 
 def write_spec(adapter: Path, trainer: Trainer, recipe: Recipe[Any], data: Sequence[Prepared], learnt: Sequence[str]) -> Path:
-    """The model spec that serves this adapter, `model.yaml` in the output folder, over an older one; its path.
-
-    It names the adapter by its hash, and in `learnt` the prompt packs that it was trained in. Where the base's own chat
-    template prompts otherwise than training did, it holds ours.
-    """
+    """Write the model spec that serves this adapter, `model.yaml` in the output folder, and return its path. It names the
+    adapter by its hash, and in `learnt` the prompt packs of its training; it contains our chat template if the base's own gives
+    other prompts than training."""
     out, task = adapter.parent, recipe.task
     tokenizer = trainer.processing_class
     context = min(trainer.model.config.max_position_embeddings, CONTEXT)
@@ -355,24 +341,21 @@ def write_spec(adapter: Path, trainer: Trainer, recipe: Recipe[Any], data: Seque
     if not serves_alike(tokenizer, task != "supporter"):
         fields["chat_template"] = unmarked(template_of(tokenizer))
     path = out / "model.yaml"
-    write_text(
-        path, yaml.safe_dump(ModelSpec.model_validate(fields).model_dump(include=set(fields), mode="json"), sort_keys=False)
-    )
+    spec = ModelSpec.model_validate(fields).model_dump(include=set(fields), mode="json")
+    write_text(path, yaml.safe_dump(spec, sort_keys=False))
     return path
 
 
 def train(trainer: Trainer, checkpoint: Path | None) -> None:
-    """Train, from a checkpoint where there is one."""
-    say(
-        f"{trainer.accelerator.num_processes} process(es); "
-        f"trainable parameters {trainer.model.num_parameters(only_trainable=True):,}"
-    )
+    """Train, from a checkpoint if there is one."""
+    trainable = trainer.model.num_parameters(only_trainable=True)
+    say(f"{trainer.accelerator.num_processes} process(es); trainable parameters {trainable:,}")
     if checkpoint:
         say(f"resuming from {checkpoint}")
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
 
 def trained_steps(trainer: Trainer) -> int:
-    """The optimizer step whose weights are kept: the best checkpoint's where it was loaded, else the last."""
+    """The optimizer step of the kept weights: the best checkpoint's if it was loaded, else the last."""
     best = trainer.state.best_model_checkpoint
     return int(Path(best).name.split("-")[-1]) if trainer.args.load_best_model_at_end and best else trainer.state.global_step

@@ -1,6 +1,6 @@
-"""Sizes: parameters counted on the meta device, where a model has shapes and no weights, and the arithmetic over them.
+"""Sizes: parameters counted on the meta device, where a model has shapes but no weights, and estimates from them.
 
-Memory, steps and operations are estimates by formula; every formula and every assumption stands in a docstring here.
+Memory, steps and operations are estimates by formula; the docstrings here state all formulas and assumptions.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 Strategy = Literal["ddp", "zero2", "zero3"]
 STRATEGIES: dict[Strategy, str] = {"ddp": "one GPU or DDP", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
 OVERHEAD = 3 * GIB  # CUDA context, NCCL buffers, fragmentation
-GATHERED = 10**9  # DeepSpeed's stage3_max_live_parameters: how many weights ZeRO-3 holds gathered at once
+GATHERED = 10**9  # DeepSpeed's stage3_max_live_parameters: the most weights that ZeRO-3 holds gathered
 TILE = (4096, 32768)  # tokens × vocabulary that TRL's fused head computes at once
 ANSWER = 10  # a joint answer: seven digits, <|im_end|>, newline, and the position before them
 
 
 @dataclass(frozen=True)
 class TrainingShape:
-    """What the arithmetic needs to know of a base with its adapter."""
+    """The facts about a base with its adapter that the estimates need."""
 
     total: int
     """The base's parameters; tied ones count once."""
     trainable: int
     """The adapter's parameters."""
     matmul: int
-    """Weights of the base's linear layers, output layer included: a token is multiplied by each of them once."""
+    """Weights of the base's linear layers, including the output layer: a token is multiplied by each once."""
     layers: int
     hidden: int
     queries: int
@@ -55,9 +55,9 @@ class TrainingShape:
     adapted_ranks: int
     """Summed ranks of one layer's adapters."""
     weight_bytes: int
-    """Of one of the base's weights."""
+    """Bytes of each of the base's weights."""
     quantised_away: int = 0
-    """Bytes that the base does not take because its linear layers are quantised."""
+    """Bytes that the base saves because its linear layers are quantised."""
 
     @property
     def trainable_share(self) -> float:
@@ -66,11 +66,9 @@ class TrainingShape:
 
 
 def architecture(name: str) -> tuple[PretrainedConfig, str]:
-    """The config of a base and, in words, where it was found: its folder, configs/serve/architectures.yaml, or the hub cache.
-
-    A folder that is not there yet (a conversion still to be made) is known by its name. Nothing is downloaded; raises
-    `UserError` for a base that is in none of these places.
-    """
+    """The config of a base and, in words, its origin: the base's folder, configs/serve/architectures.yaml (also by the name of
+    a folder that does not exist yet, such as a future conversion), or the hub cache. Nothing is downloaded; raises `UserError`
+    for a base in none of these places."""
     from transformers import AutoConfig
 
     if name.startswith(EMBEDDED_PREFIX):
@@ -88,16 +86,14 @@ def architecture(name: str) -> tuple[PretrainedConfig, str]:
         remedy = "download its config.json, or add its shape to that file"
         if folder.is_dir():
             line = str(error).split("\n")[0]
-            problem = f"{folder}: no config.json that transformers reads ({line})"
-            remedy = f"InternLM2 has to be converted first: python -m serve convert {folder} {folder}-llama"
+            problem = f"{folder}: no config.json that transformers can read ({line})"
+            remedy = f"convert InternLM2 first: python -m serve convert {folder} {folder}-llama"
         raise UserError(f"model_name_or_path: {problem}: {remedy}") from None
 
 
 def measure(config: PretrainedConfig, lora: LoraConfig, dtype: str = "auto", fused_qkv: bool = False) -> TrainingShape:
-    """Build base and adapter on the meta device (no memory, no weights) and count. What `fused_qkv` shares counts once.
-
-    Raises `UserError` when the adapter's target modules are not in this base, or its config is not Llama-like.
-    """
+    """Build base and adapter on the meta device (no memory, no weights) and count; weights shared by `fused_qkv` count once.
+    Raises `UserError` if the base lacks the adapter's target modules, or its config is not Llama-like."""
     import torch
     from peft import get_peft_model
     from peft.tuners.lora import LoraLayer
@@ -138,8 +134,8 @@ def measure(config: PretrainedConfig, lora: LoraConfig, dtype: str = "auto", fus
 
 
 def shape_of(recipe: Recipe[Any]) -> TrainingShape:
-    """`measure` of a recipe. A quantised weight takes half a byte and its share of a scale, which 64 of them have: 4 bytes, or
-    (nested) a byte and 4 bytes for 256 scales. The output layer and the embeddings stay as they are."""
+    """`measure` for a recipe. A quantised weight takes half a byte and a 64th of a scale, which has 4 bytes or, nested, a byte
+    and a 256th of 4 bytes. The output layer and the embeddings are not quantised."""
     model = recipe.model
     config, lora = architecture(model.model_name_or_path or "")[0], lora_config(model)
     shape = measure(config, lora, model.dtype or "auto", getattr(recipe.data, "fused_qkv", False))
@@ -151,12 +147,12 @@ def shape_of(recipe: Recipe[Any]) -> TrainingShape:
 
 
 def layer_bytes(shape: TrainingShape, dropout: bool) -> int:
-    """Bytes one layer keeps for one token until the backward pass, when it is not recomputed.
+    """Bytes that a layer keeps per token until the backward pass, if it is not recomputed.
 
-    With w bytes a weight (the widths of a Llama-like layer; frozen weights need none of their inputs, adapters do, each its own
-    after dropout; attention through sdpa or FlashAttention keeps no scores):
+    With w bytes per weight in a Llama-like layer (frozen weights do not need their inputs, adapters do, each its own after
+    dropout; attention by sdpa or FlashAttention keeps no scores):
     w × (adapter inputs + adapter ranks) + w × 2 × (queries + keys) + w × 3 × intermediate + 4 × 2 × hidden for the norms' fp32
-    inputs, and one byte an adapter input for the dropout mask. Without dropout adapters share what they read: an upper bound.
+    inputs, and one byte per adapter input for the dropout mask. Without dropout adapters share inputs: an upper bound.
     """
     width = shape.adapted_inputs + shape.adapted_ranks + 2 * (shape.queries + shape.keys) + 3 * shape.intermediate
     return shape.weight_bytes * width + 4 * 2 * shape.hidden + (shape.adapted_inputs if dropout else 0)
@@ -165,10 +161,10 @@ def layer_bytes(shape: TrainingShape, dropout: bool) -> int:
 def memory(
     shape: TrainingShape, task: Task, rows: int, length: int, checkpointing: bool, dropout: bool, strategy: Strategy, gpus: int
 ) -> dict[str, int]:
-    """Bytes by part on each GPU at the peak of a step of `rows` examples of `length` tokens.
+    """Bytes by part on each GPU at the peak of a step with `rows` examples of `length` tokens.
 
     - adapter: PEFT keeps it in fp32 beside a bf16 base; DeepSpeed casts it to bf16 and keeps an fp32 copy with the optimizer.
-    - gradients: the adapter's, in its type. optimizer: Adam's two fp32 moments, 8 bytes a parameter, and the copy.
+    - gradients: the adapter's, in its type. optimizer: Adam's two fp32 moments, 8 bytes per parameter, and the copy.
     - ZeRO-2 divides gradients and optimizer by the GPUs; ZeRO-3 the weights too, less up to a billion gathered at once.
     - activations: without checkpointing layers × `layer_bytes` × tokens. With it, each layer's input, and one layer's bytes.
     - logits: role: TRL's fused head, one tile of 4,096 tokens × 32,768 words in the weights' type, and the fp32 gradient of the
@@ -201,7 +197,7 @@ def memory(
 
 
 def count_steps(examples: int, per_device: int, accumulation: int, gpus: int, epochs: float, max_steps: int = -1) -> int:
-    """Optimizer steps, as transformers counts them: batches a GPU, accumulated, a short last one included; or `max_steps`."""
+    """Optimizer steps, as transformers counts them: accumulated batches per GPU, with a short last one; or `max_steps`."""
     if max_steps > 0:
         return max_steps
     batches = math.ceil(math.ceil(examples / per_device) / gpus)
@@ -209,11 +205,11 @@ def count_steps(examples: int, per_device: int, accumulation: int, gpus: int, ep
 
 
 def flops_per_token(shape: TrainingShape, length: float, checkpointing: bool) -> float:
-    """Floating-point operations a trained token of an example of `length` tokens costs.
+    """Floating-point operations per trained token in an example of `length` tokens.
 
     A frozen weight costs 2 forward and 2 backward (no gradient of its own), an adapter's 2 and 4; checkpointing repeats the
-    forward pass: 4 N or 6 N for N weights in linear layers. Attention, causal: 2 × length × queries a layer forward, twice
-    that backward, once more with checkpointing.
+    forward pass: 4 N or 6 N for N weights in linear layers. Causal attention costs 2 × length × queries per layer forward,
+    twice that backward, and once more with checkpointing.
     """
     again = 1 if checkpointing else 0
     weights = shape.matmul * (4 + 2 * again) + shape.trainable * (6 + 2 * again)

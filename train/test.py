@@ -1,7 +1,7 @@
-"""`python -m train test RECIPE`: what a trained adapter is worth on data that it was not trained on, without a server.
+"""`python -m train test RECIPE`: measures a trained adapter on held-out data, without a server.
 
-The recipe's task decides what is measured: a ranker scores a test split (`train.rank_test`), a seeker is compared with its
-base on held-out dialogues (`train.compare`).
+By the recipe's task, a ranker scores a test split (`train.rank_test`), and a seeker is compared with its base on held-out
+dialogues (`train.compare`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]*")
 def test(
     context: typer.Context,
     recipe: Annotated[
-        Path, typer.Argument(help="Recipe (configs/train): says which task, base and precision. Overrides may follow."), IN_FILE
+        Path, typer.Argument(help="Recipe (configs/train) with task, base and precision. Overrides may follow."), IN_FILE
     ],
     out: Annotated[
         Path,
@@ -34,7 +34,7 @@ def test(
         list[str] | None,
         typer.Option(
             metavar="[NAME=]FOLDER",
-            help="An adapter of that base. A ranker has several (NAME@SEED for seeds), or none: its base alone is asked.",
+            help="An adapter of that base. A ranker may have several (NAME@SEED for seeds), or none to test the base alone.",
         ),
         Reads("folder", IN_MODEL.files, labelled=True),
     ] = None,
@@ -44,17 +44,17 @@ def test(
         IN_FILE,
     ] = None,
 ) -> None:
-    """Measure trained adapters on held-out data, without a server. The recipe's task decides what is measured.
+    """Measure trained adapters on held-out data, without a server, according to the recipe's task.
 
-    A ranker's test split is judged as constrained serving would judge it; `esc-eval agree --split` makes the table. A seeker is
-    compared with its base: perplexity of real seeker lines, and what both say next. Examples:
+    A ranker judges its test split as under constrained serving; `esc-eval agree --split` makes the table. A seeker is compared
+    with its base: perplexity of real seeker lines, and the next lines of both. Examples:
 
     python -m train test configs/train/esc_rank_embedded.yaml --adapter runs/train/rank-0/adapter --out runs/train/rank_test
 
     python -m train test configs/train/esc_role_embedded.yaml --adapter runs/role/adapter --out runs/role/compare
     """
     adapters = named_adapters(adapter or [])
-    need_modules("torch", "transformers", "trl", "peft", purpose="asking a model without a server")
+    need_modules("torch", "transformers", "trl", "peft", purpose="running a model without a server")
     settings = read_recipe(recipe, context.args)
     if settings.task == "rank":
         from train import rank_test
@@ -69,13 +69,11 @@ def test(
         [folder] = adapters.values()
         compare.run(settings, data or Path(settings.data.valid_file), folder, out)
     else:
-        raise UserError(
-            f"{recipe}: task: {settings.task}: rankers and seekers are tested here; `esc-eval run` measures supporters"
-        )
+        raise UserError(f"{recipe}: task: {settings.task}: only rankers and seekers are tested here; use `esc-eval run`")
 
 
 def named_adapters(options: Sequence[str]) -> dict[str, Path]:
-    """{name: folder} of `NAME=FOLDER` or `FOLDER`; a folder called adapter… is named by the folder that it is in."""
+    """{name: folder} from `NAME=FOLDER` or `FOLDER`; a folder called adapter… gets the name of its parent folder."""
     adapters: dict[str, Path] = {}
     for option in options:
         name, equals, place = option.partition("=")

@@ -1,11 +1,11 @@
-"""The two trainers, of adapters. Shapes: B rows, T tokens of the longest row, K answer tokens of the one that has most (end
-markers included), D scores a row, S scores of the scale.
+"""The two trainers of adapters. Shapes: B rows, T tokens of the longest row, K answer tokens of the row with the most
+(including end markers), D scores per row, S scores of the scale.
 
-The simulator's is TRL's, with perplexity counted over tokens.
+The simulator's is TRL's, with perplexity over tokens.
 
-The ranker's: loss on the answer's tokens only (the logits of the prompt are never computed), as cross-entropy or with an
-ordinal term, and a validation in which the model generates its digits, as a constrained server does (`greedy`). Where every
-answer is one digit, a row holds all questions about a dialogue as a tree (`train.prefix_tree`), read once.
+The ranker's has its loss on the answer's tokens only (the logits of the prompt are never computed), as cross-entropy or with an
+ordinal term, and a validation in which the model generates its digits like a constrained server (`greedy`). If every answer is
+one digit, a row holds all questions about a dialogue as a tree (`train.prefix_tree`), read once.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ SHOWN = ("acc", "acc_soft", "majority_acc", "majority_acc_soft", "kappa", "spear
 
 
 class AdapterTrainer(SeededOrder, SFTTrainer):
-    """What is the same for both: what a step computes in and how fast, and what a save writes."""
+    """The common parts of both: precision and speed of a step, and saving."""
 
     def __init__(self, *, args: Any, clock: StepClock | None = None, fused_qkv: bool = False, **kwargs: Any) -> None:
         args = copy(args)
-        args.model_init_kwargs = None  # the base has them (`train.models.load_base`)
+        args.model_init_kwargs = None  # the base was loaded with them (`train.models.load_base`)
         self._clock = clock
         super().__init__(args=args, callbacks=[clock] if clock else None, **kwargs)
         if fused_qkv:
             share_qkv(self.model)
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
-        """PEFT keeps adapters in fp32 and casts what they read to it; autocast casts it back before the product. Under autocast
-        the first is left out: an fp32 copy of every adapted layer's input less, and the same products."""
+        """PEFT keeps adapters in fp32 and casts their inputs to it; autocast casts them back before the product. Under autocast
+        the first cast is skipped, which saves an fp32 copy of every adapted layer's input and gives the same products."""
         if self._clock:
             self._clock.reads(inputs)
         with disable_input_dtype_casting(self.model, active=self.accelerator.mixed_precision in ("bf16", "fp16")):
             return super().training_step(model, inputs, *args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """With the steps' `StepClock.rates` beside their loss."""
+        """Also log the steps' `StepClock.rates` beside their loss."""
         super().log(logs | (self._clock.since_log() if self._clock and "loss" in logs else {}), start_time)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """The adapter alone, whole. Every process has to come here. (transformers copies the base into each one's memory first
-        under ZeRO-2, and gathers it under FSDP.)"""
-        named = self.model.named_parameters(remove_duplicate=False)  # of a shared matrix each module has its own in the file
+        """Save the whole adapter alone. All processes have to call this. (transformers would first copy the base into each
+        one's memory under ZeRO-2, and gather it under FSDP.)"""
+        named = self.model.named_parameters(remove_duplicate=False)  # the file has a shared matrix once per module
         trained = {name: weight for name, weight in named if weight.requires_grad}
         gathered: Any = nullcontext()
         if is_deepspeed_zero3_enabled():
@@ -86,7 +86,7 @@ class AdapterTrainer(SeededOrder, SFTTrainer):
 
 
 def for_measuring(training: Any, out: Path) -> Any:
-    """A recipe's training arguments for a trainer that only predicts: rows as they are, and nothing reported."""
+    """A recipe's training arguments for a trainer that only predicts: rows unchanged, nothing reported."""
     args = copy(training)
     args.output_dir, args.report_to, args.max_length, args.packing, args.padding_free = str(out), [], None, False, False
     args.eval_packing = None
@@ -94,19 +94,16 @@ def for_measuring(training: Any, out: Path) -> Any:
 
 
 class RoleTrainer(AdapterTrainer):
-    """SFT whose evaluation gives, for every row, the summed negative log-likelihood of its scored tokens and their number. A
-    row is a dialogue, or several, packed.
-
-    TRL's own evaluation loss averages batch means, which depends on how dialogues fall into batches.
-    """
+    """SFT whose evaluation gives, for every row (a dialogue, or several, packed), the summed negative log-likelihood of its
+    scored tokens and their number. TRL's own evaluation loss averages batch means, which depend on the batching."""
 
     def __init__(self, *, args: Any, **kwargs: Any) -> None:
         if args.packing or args.padding_free:
             args = copy(args)
-            args.per_device_eval_batch_size = 1  # rows of a batch become one, and processes would count its end twice
-        # Without Triton, TRL projects all positions through the head, for accelerators that compile a program for every shape.
-        # A CPU compiles nothing, and seekers speak a fifth of the tokens. A private name of trl==1.16.0, here alone; the test
-        # of this class's loss watches it.
+            args.per_device_eval_batch_size = 1  # a batch's rows become one, and processes would count its end twice
+        # Without Triton, TRL projects all positions through the head, for accelerators that compile a program per shape. A CPU
+        # compiles nothing, and seekers speak a fifth of the tokens. This is a private name of trl==1.16.0, used only here; the
+        # test of this class's loss guards it.
         trl.trainer.utils._use_triton = lambda device: device.type == "cpu" or _use_triton(device)
         super().__init__(args=args, **kwargs)
 
@@ -124,18 +121,18 @@ class RoleTrainer(AdapterTrainer):
 
 
 def perplexity(prediction: EvalPrediction) -> dict[str, float]:
-    """exp of the mean negative log-likelihood a scored token, over all dialogues together."""
+    """exp of the mean negative log-likelihood per scored token, over all dialogues together."""
     total, tokens = prediction.predictions[:, 0].sum(), prediction.predictions[:, 1].sum()
     return {"perplexity": float(np.exp(total / tokens)), "scored_tokens": float(tokens)}
 
 
 def keys_of(examples: Sequence[RankExample]) -> list[LanguageDimension]:
-    """Every (language, dimension) that is scored, in the order of first use."""
+    """Every scored (language, dimension), in the order of first use."""
     return list(dict.fromkeys((e.language, dimension) for e in examples for dimension in e.labels))
 
 
 def balanced_weights(examples: Sequence[RankExample]) -> dict[tuple[LanguageDimension, int], float]:
-    """A weight for each label of each (language, dimension): inverse to its frequency, with mean 1 over the examples."""
+    """A weight per label of each (language, dimension), inverse to its frequency, with mean 1 over the examples."""
     counts = Counter(((e.language, dimension), label) for e in examples for dimension, label in e.labels.items())
     present = Counter(key for key, _ in counts)
     totals = Counter((e.language, dimension) for e in examples for dimension in e.labels)
@@ -148,7 +145,7 @@ def add_scores(
     keys: Sequence[LanguageDimension],
     weights: dict[tuple[LanguageDimension, int], float] | None = None,
 ) -> None:
-    """Give every row `keys` [D] (index of language and dimension), `targets` [D] (mean of the annotators), `weights` [D]."""
+    """Add to every row `keys` [D] (index of language and dimension), `targets` [D] (mean of the annotators), `weights` [D]."""
     index = {key: number for number, key in enumerate(keys)}
     for row, example in zip(rows, examples, strict=True):
         pairs = [(example.language, dimension) for dimension in example.labels]
@@ -161,27 +158,25 @@ def add_scores(
 
 
 def as_trees(rows: Sequence[dict[str, Any]], examples: Sequence[RankExample]) -> list[dict[str, Any]]:
-    """Rows of one answer each as rows of many: those about one dialogue that begin alike in one tree.
-
-    `input_ids`, `positions`, `until` [T] are the tree's, `labels` [K] the answers' tokens and `places` [K] where in the tree
-    each of them is predicted; `keys`, `targets`, `weights` [D] follow the answers' order.
-    """
+    """Rows with one answer each joined to trees of those about one dialogue with a common prefix. `input_ids`, `positions`,
+    `until` [T] are the tree's, `labels` [K] the answers' tokens, `places` [K] the indices in the tree that predict them;
+    `keys`, `targets`, `weights` [D] are in the answers' order."""
     # Nothing is predicted from the last token of an answer.
     sequences = [row["input_ids"][:-1] for row in rows]
     packed: list[dict[str, Any]] = []
     for group in alike(sequences, [example.dialogue_id for example in examples]):
-        made = tree([sequences[n] for n in group])
+        joined = tree([sequences[n] for n in group])
         answers = [
             (path[at - 1], label)
-            for n, path in zip(group, made.paths, strict=True)
+            for n, path in zip(group, joined.paths, strict=True)
             for at, label in enumerate(rows[n]["labels"])
             if label != IGNORED
         ]
         packed.append(
             {
-                "input_ids": made.ids,
-                "positions": made.positions,
-                "until": made.until,
+                "input_ids": joined.ids,
+                "positions": joined.positions,
+                "until": joined.until,
                 "places": [place for place, _ in answers],
                 "labels": [label for _, label in answers],
                 **{name: [value for n in group for value in rows[n][name]] for name in ("keys", "targets", "weights")},
@@ -191,33 +186,23 @@ def as_trees(rows: Sequence[dict[str, Any]], examples: Sequence[RankExample]) ->
 
 
 def squared_emd(logits: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Squared earth mover's distance between softmax(logits [N, S]) and the right scores' places [N]: [N], 0 to S - 1.
-
-    The sum over the scale of the squared difference of the cumulative distributions: far misses cost more than near ones.
-    """
+    """Squared earth mover's distance between softmax(logits [N, S]) and the right scores' indices [N]: [N], 0 to S - 1. It is
+    the sum over the scale of the squared difference of the cumulative distributions, so far misses cost more than near ones."""
     mass = F.one_hot(right, logits.shape[-1]).to(logits.dtype)
     return (logits.softmax(-1).cumsum(-1) - mass.cumsum(-1)).square().sum(-1)
 
 
 class RankTrainer(AdapterTrainer):
-    """Cross-entropy on the answer's tokens, over the vocabulary or over the scale; where it is a score, weighted by class."""
+    """Cross-entropy on the answer's tokens, over the vocabulary or over the scale, with scores weighted by class."""
 
     def __init__(
-        self,
-        *,
-        score_tokens: Sequence[int],
-        digits: int,
-        over_scale: bool = False,
-        ordinal_weight: float = 0.0,
-        **kwargs: Any,
+        self, *, score_tokens: Sequence[int], digits: int, over_scale: bool = False, ordinal_weight: float = 0.0, **kwargs: Any
     ) -> None:
-        """`score_tokens` [S] are the scale's tokens; `digits` are those of the longest answer to validate on.
-
-        `over_scale`: a score's probability is its share among the scale's tokens, and other tokens of an answer carry no loss.
-        `ordinal_weight`: how much of the squared earth mover's distance over the scale is added.
-        """
+        """`score_tokens` [S] are the scale's tokens; `digits` are those of the longest answer to validate on. `over_scale`: a
+        score's probability is its share among the scale's tokens, and other tokens of an answer carry no loss.
+        `ordinal_weight`: the weight of the added squared earth mover's distance over the scale."""
         super().__init__(**kwargs)
-        # transformers counts a batch's labels without the first column, which no shifted loss uses; ours are not shifted.
+        # transformers does not count the first column of labels, which a shifted loss does not use; ours is not shifted.
         self._loss_shifts_labels = False
         self._scores = torch.tensor(list(score_tokens))
         self._digits = digits
@@ -242,14 +227,14 @@ class RankTrainer(AdapterTrainer):
         return total
 
     def _of_scale(self, logits: torch.Tensor) -> torch.Tensor:
-        """The scores' logits [..., S] of what `_answers` gives."""
+        """The scores' logits [..., S] among those of `_answers`."""
         return logits if self._over_scale else logits[..., self._scores.to(logits.device)]
 
     def _answers(
         self, model: Any, inputs: dict[str, torch.Tensor], use_cache: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor, Any]:
-        """Logits [B, K, vocabulary], or [B, K, S] for a loss over the scale, in fp32, and labels [B, K] of the answers, and the
-        cache where it is used."""
+        """The answers' logits [B, K, vocabulary] in fp32 (for a loss over the scale [B, K, S]), their labels [B, K], and the
+        cache, if it is used."""
         labels = inputs["labels"]
         cache = None
         if "places" in inputs:
@@ -272,7 +257,7 @@ class RankTrainer(AdapterTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """The mean loss an answer token. `num_items_in_batch` counts the tokens of all processes and accumulation steps, and
+        """The mean loss per answer token. `num_items_in_batch` counts the tokens of all processes and accumulation steps, and
         DDP averages gradients over processes."""
         logits, labels, _ = self._answers(model, inputs)
         total = self.answer_loss(inputs, logits, labels)
@@ -287,9 +272,9 @@ class RankTrainer(AdapterTrainer):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Loss, probabilities [B, D, S] over the scale, and [B, D, 2]: key and target (-100 where an example has fewer).
 
-        One pass over prompts and right answers gives the loss and the first digits; the further digits are generated after the
-        prompts in its cache, with the right answers masked, one token each (trees have none). Every process takes as many
-        steps, whatever its batch holds, since all of them have to come to the collective calls of sharded weights.
+        One pass over prompts and right answers gives the loss and the first digits; further digits (which trees lack) are
+        generated after the prompts in its cache, with the right answers masked, one token each. All processes take equally many
+        steps, whatever their batches, since all have to join the collective calls of sharded weights.
         """
         inputs = self._prepare_inputs(inputs)
         scale = self._scores.to(inputs["labels"].device)
@@ -311,11 +296,11 @@ class RankTrainer(AdapterTrainer):
 
 
 def greedy(model: Any, logits: torch.Tensor, mask: torch.Tensor, cache: Any, scale: torch.Tensor, digits: int) -> torch.Tensor:
-    """Probabilities [B, digits, S] over the tokens `scale` [S], each digit after the most probable ones before it (the model's
-    own, not the right ones), as a constrained server generates them.
+    """Probabilities [B, digits, S] over the tokens `scale` [S], each digit after the model's own most probable digits (not the
+    right ones), as a constrained server generates them.
 
-    `logits` [B, S] are those of the first digit; `cache` holds the T tokens read so far, of which `mask` [B, T] says which
-    count: after them it is one token a further digit, `digits` − 1 passes. Of equal scores the lowest is taken.
+    `logits` [B, S] are those of the first digit; `cache` holds the T tokens read so far, of which those in `mask` [B, T] count.
+    Each further digit is a pass over one token. Of equally probable scores the lowest is taken.
     """
     shares: list[torch.Tensor] = [logits.double().softmax(-1)]
     for _ in range(digits - 1):
@@ -334,15 +319,15 @@ def greedy(model: Any, logits: torch.Tensor, mask: torch.Tensor, cache: Any, sca
 
 
 def score_metrics(keys: Sequence[LanguageDimension], scores: Sequence[int]) -> Callable[[EvalPrediction], Figures]:
-    """A `compute_metrics` that gives, for every language and dimension and their average, `en_empathy_acc` and so on.
+    """A `compute_metrics` that gives `SHOWN` and `n` for every language and dimension (`en_empathy_acc`) and their averages,
+    with the meaning that they have in `esc-eval agree`: each score of a joint answer follows the model's own scores before it.
 
-    They mean what `esc-eval agree` means by them: each score of a joint answer follows the model's own scores before it.
-    `SHOWN`, and `n`. The average is over dimensions of a language (`en_average_acc`), then over languages (`average_acc`). What
-    is not defined is None, and so is an average over it (`mean_of_all`).
+    Averages are over the dimensions of a language (`en_average_acc`), then over languages (`average_acc`). Undefined figures
+    are None, and so are averages of them (`mean_of_all`).
     """
 
     def figures_of(shares: np.ndarray, targets: np.ndarray) -> Figures:
-        """One dimension's: probabilities [n, S], mean gold scores [n]."""
+        """The figures of one dimension from probabilities [n, S] and mean gold scores [n]."""
         values = [scores[place] for place in shares.argmax(1)]
         distributions = [dict(zip(map(str, scores), row.tolist(), strict=True)) for row in shares]
         figures = dimension_figures(values, targets.tolist(), distributions)

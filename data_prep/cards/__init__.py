@@ -45,10 +45,8 @@ class _Published(BaseModel):
 
 def load_cards(path: Path, language: str | None = None, columns: Columns | None = None) -> list[RoleCard]:
     """Role cards from JSON lines of `RoleCard`, from ESC-Eval's published JSON, or from a user's own table or list
-    (`data_prep.cards.own` explains `language` and `columns`). The file's content decides which it is.
-
-    Raises `UserError` with file, line (JSONL) or entry (JSON) and field; for an empty file; and for doubled ids.
-    """
+    (`data_prep.cards.own` explains `language` and `columns`). The file's content decides which it is. Raises `UserError` with
+    file, line (JSONL) or entry (JSON) and field; for an empty file; and for doubled ids."""
     if path.suffix == ".json" and _is_published(entries := read_json(path, "role card file")):
         cards = []
         for number, entry in enumerate(entries):
@@ -112,10 +110,8 @@ def _card(published: _Published) -> RoleCard:
 
 
 def parse_card_text(text: str) -> dict[str, str]:
-    """The fields age, gender, occupation and problem of a card's text, whose lines begin with English or Chinese headings.
-
-    A field that is "not mentioned" is empty. Raises `ValueError` unless each of the four headings occurs exactly once.
-    """
+    """The fields age, gender, occupation and problem of a card's text, whose lines begin with English or Chinese headings. A
+    field that is "not mentioned" is empty. Raises `ValueError` unless each of the four headings occurs exactly once."""
     parts = _HEADING.split(text)[1:]
     fields = list(zip(parts[::2], parts[1::2], strict=True))
     values = {}

@@ -30,10 +30,8 @@ QUALITIES: tuple[Quality, ...] = ("high", "middle", "invalid")  # in order: agre
 
 @dataclass(frozen=True)
 class Mark:
-    """One person's answers on one card. `category` is a path of three English names, or None for an invalid card.
-
-    Fields that the third person was not asked about are None.
-    """
+    """One person's answers on one card. `category` is a path of three English names, or None for an invalid card. Fields that
+    the third person was not asked about are None."""
 
     quality: Quality | None = None
     category: Path3 | None = None
@@ -41,10 +39,8 @@ class Mark:
 
 @dataclass(frozen=True)
 class AnnotationOutcome:
-    """The result of the rules for one card. `open` names what waits for a third person: quality, category, or both.
-
-    `unused` names answers of the third person that the rules did not ask for; they are ignored.
-    """
+    """The result of the rules for one card. `open` names what waits for a third person: quality, category, or both. `unused`
+    names answers of the third person that the rules did not ask for; they are ignored."""
 
     state: Literal["kept", "dropped", "open"]
     quality: Quality | None = None
@@ -74,9 +70,6 @@ def questions(first: Mark, second: Mark) -> tuple[str, ...]:
     if "invalid" in (first.quality, second.quality):
         return ()
     return tuple(name for name in ("quality", "category") if getattr(first, name) != getattr(second, name))
-
-
-# --- agreement --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,8 @@ def card_id(source: str, source_id: str) -> str:
 
 
 def heuristic_cards(items: Iterable[SupportDialogue | Post], steps: Mapping[Language, BuildStep]) -> list[RoleCard]:
-    """A card for every item whose corpus states a situation that can hold an event; the others are dropped with a reason.
-
-    A post has no situation apart from its text, so it gives no card. `steps` has one step per language.
-    """
+    """A card for every item whose corpus states a situation that can hold an event; the others are dropped with a reason. A
+    post has no situation apart from its text, so it gives no card. `steps` has one step per language."""
     return [card for item in items for card in steps[item.language].make([item], heuristic_card)]
 
 

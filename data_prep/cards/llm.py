@@ -62,10 +62,8 @@ class Prompt:
 
 
 class Asker:
-    """Asks one model about items, cards or seeds by their ids.
-
-    Replies may have `tokens` tokens, or more if the model's spec allows it; `unit` is what the progress line counts.
-    """
+    """Asks one model about items, cards or seeds by their ids. Replies may have `tokens` tokens, or more if the model's spec
+    allows it; `unit` is what the progress line counts."""
 
     def __init__(self, batch: Batch, tokens: int = CARD_TOKENS, unit: str = "cards") -> None:
         self._batch, self._tokens, self._unit = batch, tokens, unit
@@ -182,10 +180,8 @@ def read_card(item: SupportDialogue | Post, reply: Reply) -> RoleCard | Unread:
 def filter_cards(
     cards: Sequence[RoleCard], asker: Asker, steps: Mapping[Language, BuildStep]
 ) -> tuple[list[RoleCard], list[RoleCard], list[Verdict], list[Unread]]:
-    """Cards kept and dropped (figure 8: feelings without an event), all verdicts, and cards without a readable verdict.
-
-    The last count as drops of their step until a rerun or a person decides.
-    """
+    """Cards kept and dropped (figure 8: feelings without an event), all verdicts, and cards without a readable verdict. The
+    last count as drops of their step until a rerun or a person decides."""
     choices = ("0", "1")
     answers = asker.ask({card.id: _choice_prompt(card, "filter", choices) for card in cards}, "filter")
     kept: list[RoleCard] = []
@@ -212,11 +208,9 @@ def filter_cards(
 def categorise(
     cards: Sequence[RoleCard], taxonomy: Taxonomy, asker: Asker, steps: Mapping[int, BuildStep]
 ) -> tuple[list[RoleCard], list[Unread]]:
-    """Every card with its path of three levels: one question for level 1, one for level 3 among its leaves (figure 4).
-
-    A card with an unreadable answer keeps its earlier category (often none) and is among the unread. `steps` are those of
-    levels 1 and 3.
-    """
+    """Every card with its path of three levels: one question for level 1, one for level 3 among its leaves (figure 4). A card
+    with an unreadable answer keeps its earlier category (often none) and is among the unread. `steps` are those of levels 1 and
+    3."""
     unread: list[Unread] = []
 
     def choose(options: Mapping[str, Sequence[Labelled]], level: int) -> dict[str, int]:

@@ -41,10 +41,8 @@ class SheetRow:
 
 @dataclass(frozen=True)
 class SheetChoice:
-    """Rows `first` to `last` (0 is the first below the header) of `column` take one of the values in `cells`.
-
-    `cells` is a range such as `sheet!$A$1:$A$9`.
-    """
+    """Rows `first` to `last` (0 is the first below the header) of `column` take one of the values in `cells`. `cells` is a
+    range such as `sheet!$A$1:$A$9`."""
 
     column: str
     first: int
@@ -54,11 +52,9 @@ class SheetChoice:
 
 @dataclass(frozen=True)
 class SheetLayout:
-    """A kind of sheet that people fill in and send back.
-
-    `sheet` is its name in XLSX, `answers` the columns to be filled in, `key` the column with the row's id, and `text` the one
-    that shows what the row is about: if it comes back changed, the sheet belongs to something else.
-    """
+    """A kind of sheet that people fill in and send back. `sheet` is its name in XLSX, `answers` the columns to be filled in,
+    `key` the column with the row's id, and `text` the one that shows what the row is about: if it comes back changed, the sheet
+    belongs to something else."""
 
     sheet: str
     columns: tuple[str, ...]
@@ -149,10 +145,8 @@ def read_sheet(
     path: Path, sheet: str, columns: Sequence[str], each: Callable[[SheetRow], None] = lambda _: None
 ) -> list[SheetRow]:
     """The rows of a returned sheet (see `core.people_tables`), each passed to `each`; rows without any text are left out.
-
     Columns may come in any order, but all must be there and no others. Raises `UserError` with file, line (or row) and column
-    for everything that is wrong or that `each` refuses.
-    """
+    for everything that is wrong or that `each` refuses."""
     lines = table_lines(path, sheet)
     if not lines:
         raise UserError(f"{path}: empty; expected a header with the columns {', '.join(columns)}")
@@ -164,7 +158,7 @@ def read_sheet(
     missing = [name for name in columns if name not in header]
     if doubled or missing:
         names = ", ".join(map(repr, doubled or missing))
-        raise UserError(f"{where}: column {names} {'stands twice' if doubled else 'is missing'}")
+        raise UserError(f"{where}: column {names} {'occurs twice' if doubled else 'is missing'}")
     rows: list[SheetRow] = []
     with Faults() as faults:
         for where, cells in lines[1:]:
@@ -185,11 +179,8 @@ def read_filled(
     path: Path, layout: SheetLayout, texts: Mapping[str, str], what: str, answer: Callable[[str, SheetRow], T]
 ) -> dict[str, T]:
     """{id: `answer(id, row)`} of a returned sheet. `texts` is {id: text that the sheet was written with}; `what` is the noun in
-    errors ("card").
-
-    Raises `UserError` as `read_sheet` and `answer` do, for a sheet without rows, and for an id that is empty, unknown or
-    doubled, or whose text has changed.
-    """
+    errors ("card"). Raises `UserError` as `read_sheet` and `answer` do, for a sheet without rows, and for an id that is empty,
+    unknown or doubled, or whose text has changed."""
     filled: dict[str, T] = {}
     places: dict[str, str] = {}
 
@@ -201,7 +192,7 @@ def read_filled(
         if key not in texts:
             raise row.fault(layout.key, f"unknown {what} {shortened(key)!r}: {near(key, texts)}")
         if places.setdefault(key, row.where) != row.where:
-            raise row.fault(layout.key, f"{what} {key} stands twice (first at {places[key]})")
+            raise row.fault(layout.key, f"{what} {key} occurs twice (first at {places[key]})")
         if _bare(row.cells[layout.text]) != _bare(texts[key]):
             if changed := changed_cell(row.cells[layout.text], texts[key]):
                 raise UserError(f"{row.where}, column {layout.text}:{changed}")

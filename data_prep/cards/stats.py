@@ -75,11 +75,9 @@ class StageCounts:
 
 
 def stages_of(files: Sequence[Path]) -> StageCounts:
-    """The stages in the manifests beside the files, and beside the files that those were made from.
-
-    Published files have no manifest: their stages stay missing. A file that changed after its manifest was written is not
-    counted, and a note says so.
-    """
+    """The stages in the manifests beside the files, and beside the files that those were made from. Published files have no
+    manifest: their stages stay missing. A file that changed after its manifest was written is not counted, and a note says
+    so."""
     counts = StageCounts()
     visited: set[Path] = set()
     pending = [path.resolve() for path in files]
@@ -155,11 +153,6 @@ def tree(cards: Sequence[RoleCard], taxonomy: Taxonomy) -> list[Bar]:
     return [Bar(place, tuple(counts[place, quality] for quality in QUALITIES)) for place in dict.fromkeys(order)]
 
 
-def distribution(cards: Sequence[RoleCard], taxonomy: Taxonomy) -> list[Bar]:
-    """The places of the tree that hold cards (figure 5)."""
-    return [bar for bar in tree(cards, taxonomy) if bar.total]
-
-
 def table9(cards: Sequence[RoleCard], taxonomy: Taxonomy) -> Table:
     """High and middle cards of the three levels, beside the printed figures of the 35 leaves and their sums."""
     rows: list[tuple[Cell, ...]] = []
@@ -176,9 +169,6 @@ def table9(cards: Sequence[RoleCard], taxonomy: Taxonomy) -> Table:
     rows.append(("Sum", *totals, sum(leaf.high or 0 for leaf in leaves), sum(leaf.middle or 0 for leaf in leaves)))
     columns = ("Category", "High", "Middle", "Not rated", "High (paper)", "Middle (paper)")
     return Table("table9", "Role cards of each category (table 9)", columns, tuple(rows), NOTES9)
-
-
-# --- on the console --------------------------------------------------------------------------------------------------------
 
 
 def print_distribution(bars: Sequence[Bar], console: Console) -> None:

@@ -62,11 +62,9 @@ def export_marks(cards: Sequence[RoleCard], files: Sequence[Path], out: Path, se
 
 
 def import_marks(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Sequence[Path], mode: Mode, out: Path) -> None:
-    """Settle every card by the rules of appendix A.2; what needs a third person goes to OUT/third.csv and third.xlsx.
-
-    `sheets` are those of the two workers and, with a column `decide`, of the third person; `files` are those of the cards.
-    Raises `UserError` for another number of sheets, and for one that is given twice.
-    """
+    """Settle every card by the rules of appendix A.2; what needs a third person goes to OUT/third.csv and third.xlsx. `sheets`
+    are those of the two workers and, with a column `decide`, of the third person; `files` are those of the cards. Raises
+    `UserError` for another number of sheets, and for one that is given twice."""
     third = [path for path in sheets if "decide" in columns_of(path, SHEET)]
     workers = [path for path in sheets if path not in third]
     if len({path.resolve() for path in sheets}) < len(sheets):

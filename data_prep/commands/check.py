@@ -88,7 +88,7 @@ def check(
 def _show_cards(cards: Sequence[RoleCard], files: Sequence[Path], build: Build, page: bool) -> None:
     taxonomy = load_taxonomy()
     tables = [card_stats.table6(cards, card_stats.stages_of(files)), card_stats.table9(cards, taxonomy)]
-    bars = card_stats.distribution(cards, taxonomy)
+    bars = [bar for bar in card_stats.tree(cards, taxonomy) if bar.total]
     if page:
         card_stats.write_figure(build.folder / "cards.html", bars, tables, [path.name for path in files])
         build.output("cards.html")

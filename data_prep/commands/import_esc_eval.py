@@ -52,11 +52,9 @@ FILES = (
 
 
 def import_clone(folder: Path, internlm2: Path | None, build: Build) -> None:
-    """Write the cards, dialogues, verdicts and prompts of a clone, and how the prompts compare with its scripts.
-
-    `internlm2` is the folder of internlm2-chat-7b as downloaded. Raises `UserError` for a folder without published files and
-    for a wrong row of cards; malformed dialogues and scores are left out and printed with their place.
-    """
+    """Write the cards, dialogues, verdicts and prompts of a clone, and how the prompts compare with its scripts. `internlm2` is
+    the folder of internlm2-chat-7b as downloaded. Raises `UserError` for a folder without published files and for a wrong row
+    of cards; malformed dialogues and scores are left out and printed with their place."""
     clone = find_clone(folder)
     prompts = find_prompts(clone.scripts)
     if internlm2 is not None:

@@ -20,7 +20,7 @@ from core.yaml_files import read_yaml
 from data_prep.cards import bundled_cards, cardless, load_cards
 from data_prep.role_play.held_out import check_source
 from data_prep.role_play.mix import STEPS, STEPS_HELD, RoleSet, RoleSftConfig, build_set, check_quotas, prospects
-from data_prep.role_play.outputs import as_read, write_data_card, write_dataset
+from data_prep.role_play.outputs import write_data_card, write_dataset
 from data_prep.sources import SOURCES, parse_places, read_source, source_at
 
 CONFIG = CONFIGS / "data" / "role_sft.yaml"
@@ -107,8 +107,10 @@ def role_sft(
     build.write("valid.jsonl", result.valid)
     build.write("links.jsonl", result.matches)
     write_dataset(result, build, DATASET)
-    read = {name: (valid_places | places)[name] for name in items | held_out}
-    sources = [as_read(source_at(name, place), (held_out | items)[name]) for name, place in read.items()]
+    sources = []
+    for name in items | held_out:  # with the languages that were read, since a part of a corpus may have only one
+        languages = sorted({item.language for item in (held_out | items)[name]})
+        sources.append(source_at(name, (valid_places | places)[name]).model_copy(update={"languages": tuple(languages)}))
     write_data_card(result, mix, evaluation, eval_names, sources, build)
     build.finish(console)
     _print(result, mix)

@@ -146,8 +146,7 @@ def import_(
         SHEET,
     ],
     out: Annotated[
-        OutOption,
-        writes(CARDS, DROPPED, "third.*", "profiles.jsonl", "scores.jsonl", "accepted.jsonl", f"{REVIEW}.*"),
+        OutOption, writes(CARDS, DROPPED, "third.*", "profiles.jsonl", "scores.jsonl", "accepted.jsonl", f"{REVIEW}.*")
     ],
     cards: CardsOption = None,
     profiles: ProfilesOption = None,

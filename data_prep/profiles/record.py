@@ -95,11 +95,9 @@ class Profile(Record):
 
 
 def profile_text(profile: Profile, language: Language, simple: bool = False) -> str:
-    """The profile as lines with headings in `language`; its own text stays in the language that it was written in.
-
-    `simple` keeps demographics and counselling only, without name, personality, preferences and script ("Simple Profile",
-    section 4.1.1).
-    """
+    """The profile as lines with headings in `language`; its own text stays in the language that it was written in. `simple`
+    keeps demographics and counselling only, without name, personality, preferences and script ("Simple Profile", section
+    4.1.1)."""
     who, likes, case = profile.demographics, profile.preferences, profile.counselling
     wording, heads = words(language), of(HEADINGS, language, "headings of profiles")
     traits, named = of(TRAITS, language, "words of profiles"), of(LEVELS, language, "words of profiles")

@@ -69,9 +69,7 @@ def is_sage(path: Path) -> bool:
 
 def load_profiles(path: Path, topics: dict[str, str] | None = None) -> list[Profile]:
     """SAGE's profiles. `topics` ({id: topic}, from a file of dialogues) give each its kind of problem; without them it is null.
-
-    Raises `UserError` with file, line and field, also for a persona without one of its headings.
-    """
+    Raises `UserError` with file, line and field, also for a persona without one of its headings."""
     profiles = []
     for where, row in read_placed(path, _SageRow, "SAGE profile file"):
         scenario = _WORDS["scenarios"].get((topics or {}).get(row.id, "").partition("-")[0])
@@ -125,10 +123,8 @@ def profile_id(source_id: str) -> str:
 
 
 def find(place: Path) -> tuple[Path, dict[str, Path]]:
-    """The profile file in a folder (or the file given) and the dialogue files beside it, by supporter.
-
-    Raises `UserError` for a place without a profile file, or with more than one.
-    """
+    """The profile file in a folder (or the file given) and the dialogue files beside it, by supporter. Raises `UserError` for a
+    place without a profile file, or with more than one."""
     if place.is_file():
         return place, {}
     files = sorted(place.glob(_PROFILE_FILES))
@@ -144,11 +140,9 @@ def load_topics(path: Path) -> dict[str, str]:
 
 
 def load_dialogues(path: Path, supporter: str) -> list[Dialogue]:
-    """SAGE's dialogues with one supporter; the seeker's turns have the simulator's thoughts and emotion as their state.
-
-    Unlike in EmoHarbor, the seeker speaks first. Raises `UserError` for two turns of one side in a row, and for a dialogue that
-    ends with the supporter before the limit, which SAGE's simulation never does.
-    """
+    """SAGE's dialogues with one supporter; the seeker's turns have the simulator's thoughts and emotion as their state. Unlike
+    in EmoHarbor, the seeker speaks first. Raises `UserError` for two turns of one side in a row, and for a dialogue that ends
+    with the supporter before the limit, which SAGE's simulation never does."""
     dialogues = []
     for where, row in read_placed(path, _SageResult, "SAGE dialogue file"):
         roles = [entry.role for entry in row.history]

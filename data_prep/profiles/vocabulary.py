@@ -57,7 +57,7 @@ class Vocabulary(Settings):
             keys = [item.key for item in items]
             doubled = [key for key in dict.fromkeys(keys) if keys.count(key) > 1]
             if doubled:
-                raise ValueError(f"{name}: {doubled[0]!r} stands twice")
+                raise ValueError(f"{name}: {doubled[0]!r} occurs twice")
         for before, after in zip(self.age_groups, self.age_groups[1:], strict=False):
             if after.first != before.last + 1:
                 raise ValueError(f"age_groups: {after.key} has to begin at {before.last + 1}, after {before.key}")

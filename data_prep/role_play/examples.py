@@ -30,9 +30,7 @@ EMBEDDED = "embedded"
 
 class RoleExample(Record):
     """One training dialogue of the role-play set: a system message, then user and assistant in turn, ending with assistant.
-
-    `turns` counts the corpus's own turns (without an added greeting), `tokens` the whole dialogue in ChatML.
-    """
+    `turns` counts the corpus's own turns (without an added greeting), `tokens` the whole dialogue in ChatML."""
 
     id: Identifier
     language: Language
@@ -140,9 +138,7 @@ def _draft(
 
 def fit(draft: Draft, system_tokens: int, counts: Sequence[int], limit: int) -> bool:
     """Cut whole exchanges off the end until the dialogue fits `limit` tokens, and set `tokens`; True if something was cut.
-
-    `counts` are the tokens of its messages. No message is left if not even the first answer fits.
-    """
+    `counts` are the tokens of its messages. No message is left if not even the first answer fits."""
     total, kept = system_tokens, 0
     for index, count in enumerate(counts):
         total += count

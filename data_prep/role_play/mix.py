@@ -110,9 +110,6 @@ def prospects(config: RoleSftConfig) -> list[dict[str, Any]]:
     return rows
 
 
-# --- the set ------------------------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class RoleSet:
     """The finished set. `shortfall` has a row per quota; `matches` are each evaluation card's best ones before decontamination,
@@ -286,11 +283,9 @@ def _fitting(drafts: Sequence[Draft], config: RoleSftConfig, least: int, build: 
 def _by_quota(
     drafts: Sequence[Draft], evaluation: Sequence[RoleCard], config: RoleSftConfig, seed: int, build: Build
 ) -> tuple[list[Draft], list[Match]]:
-    """A seeded sample of each source and language, in the corpora's order, and each evaluation card's best match in it.
-
-    Word statistics change with the set, so the sample is searched again, and matches are replaced by other dialogues. A quota
-    that cannot be met stays short.
-    """
+    """A seeded sample of each source and language, in the corpora's order, and each evaluation card's best match in it. Word
+    statistics change with the set, so the sample is searched again, and matches are replaced by other dialogues. A quota that
+    cannot be met stays short."""
     step = build.step("quotas")
     wanted = {(quota.source, quota.language): quota.count for quota in config.quotas}
     by_source = group_by(drafts, lambda draft: (draft.source, draft.language))

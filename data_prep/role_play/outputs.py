@@ -14,17 +14,12 @@ from core.files import write_text
 from core.grouping import group_by
 from core.ledger import Build
 from core.records import RoleCard
-from core.rows import CorpusItem, Source
+from core.rows import Source
 from data_prep.role_play.contamination import THRESHOLD
 from data_prep.role_play.held_out import RUN
 from data_prep.role_play.mix import CAUTIOUS, CAUTIOUS_OWN, GENERAL_PROMPTS, RoleSet, RoleSftConfig
 
 TEMPLATES = Path(__file__).parent
-
-
-def as_read(source: Source, items: Sequence[CorpusItem]) -> Source:
-    """A corpus with the languages of the dialogues that were read, since a part of it may have only one."""
-    return source.model_copy(update={"languages": tuple(sorted({item.language for item in items}))})
 
 
 def write_dataset(result: RoleSet, build: Build, name: str) -> None:

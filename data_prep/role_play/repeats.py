@@ -30,12 +30,6 @@ _SHORT = 6  # letters: lines up to this length ("Yes.", "好的") say nothing ab
 _COMMON = 20  # nor do lines that occur in more dialogues than this
 
 
-def _shingles(text: str) -> frozenset[str]:
-    """The text's shingles; a text shorter than a shingle is a single one."""
-    tokens = _TOKEN.findall(text.lower())
-    return frozenset(" ".join(tokens[start : start + _SHINGLE]) for start in range(max(1, len(tokens) - _SHINGLE + 1)))
-
-
 def near_duplicates(texts: Sequence[str], threshold: float = 0.8, seed: int = 0) -> list[int | None]:
     """For each text the index of the earlier text that it repeats (shingle Jaccard >= `threshold`), or None if it is kept.
 
@@ -47,7 +41,12 @@ def near_duplicates(texts: Sequence[str], threshold: float = 0.8, seed: int = 0)
 
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold {threshold} is not above 0 and at most 1")
-    shingles = lru_cache(maxsize=_CACHED)(lambda place: _shingles(texts[place]))
+
+    @lru_cache(maxsize=_CACHED)
+    def shingles(place: int) -> frozenset[str]:
+        tokens = _TOKEN.findall(texts[place].lower())
+        return frozenset(" ".join(tokens[start : start + _SHINGLE]) for start in range(max(1, len(tokens) - _SHINGLE + 1)))
+
     values = _BANDS[0] * _BANDS[1]
     empty = MinHash(num_perm=values, seed=seed + 1)
     index = MinHashLSH(num_perm=values, params=_BANDS)
@@ -70,11 +69,8 @@ def near_duplicates(texts: Sequence[str], threshold: float = 0.8, seed: int = 0)
 
 def parts_of_others(dialogues: Sequence[Sequence[str]], share: float = 0.5) -> list[int | None]:
     """For each dialogue, given as its lines, the index of a longer kept one that has at least `share` (0 to 1) of its letters
-    in equal lines; None if it is kept.
-
-    Case, white space, punctuation and speakers do not count. Longer dialogues come first, then earlier ones, so that the whole
-    is kept and not its part. Time is linear in the lines.
-    """
+    in equal lines; None if it is kept. Case, white space, punctuation and speakers do not count. Longer dialogues come first,
+    then earlier ones, so that the whole is kept and not its part. Time is linear in the lines."""
     lines = [{line: None for line in (_SPACE.sub("", text.lower()) for text in dialogue)} for dialogue in dialogues]
     letters = [sum(map(len, texts)) for texts in lines]
     holders: dict[str, list[int]] = defaultdict(list)
@@ -128,10 +124,8 @@ def _parts(drafts: Sequence[Draft]) -> list[int | None]:
 
 
 def apart(drafts: Sequence[Draft], held_out: Sequence[Draft], threshold: float, build: Build) -> list[Draft]:
-    """The drafts that repeat no held-out one: not word for word, nearly, as a part of it, or as a whole around it.
-
-    `drafts` are `distinct`: no two of them repeat each other, so a repetition is of a held-out one.
-    """
+    """The drafts that repeat no held-out one: not word for word, nearly, as a part of it, or as a whole around it. `drafts` are
+    `distinct`: no two of them repeat each other, so a repetition is of a held-out one."""
     step = build.step("apart from held out")
     repeated = _across(drafts, held_out, lambda every: near_duplicates([draft.text for draft in every], threshold))
     repeated |= _across(drafts, held_out, _parts)
@@ -143,11 +137,9 @@ def apart(drafts: Sequence[Draft], held_out: Sequence[Draft], threshold: float, 
 
 
 def _across(drafts: Sequence[Draft], held_out: Sequence[Draft], find: _Finder) -> dict[str, str]:
-    """Draft id → id of the held-out dialogue that it repeats.
-
-    `find` compares only with what it keeps, and held-out dialogues may repeat each other: those that do are compared again in a
-    further round, each of which has fewer of them, or fewer drafts.
-    """
+    """Draft id → id of the held-out dialogue that it repeats. `find` compares only with what it keeps, and held-out dialogues
+    may repeat each other: those that do are compared again in a further round, each of which has fewer of them, or fewer
+    drafts."""
     repeated: dict[str, str] = {}
     while held_out:
         every = [*held_out, *(draft for draft in drafts if draft.id not in repeated)]

@@ -67,11 +67,9 @@ REVIEW_LAYOUT = SheetLayout(SHEET, (*_COLUMNS, "given", *_ANSWERS), _ANSWERS, "r
 
 
 def assign(dialogues: Sequence[Dialogue], annotators: Sequence[str], copies: int, seed: int) -> dict[str, list[Dialogue]]:
-    """Annotator → dialogues in the annotator's own order, language by language; each dialogue goes to `copies` people.
-
-    Loads in a language differ by at most `copies`; the pairing of people is drawn again for every round of dialogues. Raises
-    `UserError` for names that cannot be file names, and for fewer people than `copies`.
-    """
+    """Annotator → dialogues in the annotator's own order, language by language; each dialogue goes to `copies` people. Loads in
+    a language differ by at most `copies`; the pairing of people is drawn again for every round of dialogues. Raises `UserError`
+    for names that cannot be file names, and for fewer people than `copies`."""
     check_names(annotators, "--annotator")
     if not 1 <= copies <= len(annotators):
         raise UserError(f"--each {copies}: there are {len(annotators)} annotators")
@@ -122,10 +120,8 @@ def write_review(
     played: Mapping[str, str] = {},
 ) -> list[str]:
     """Write the open items, with the given scores (sorted, without names), to NAME.csv and NAME.xlsx; returns the two names.
-    `halves` says whether scores between two levels are allowed (default: as the rubric says).
-
-    Rows are ordered by language and a hash: the order of the records would reveal the supporters.
-    """
+    `halves` says whether scores between two levels are allowed (default: as the rubric says). Rows are ordered by language and
+    a hash: the order of the records would reveal the supporters."""
     groups = group_by(scores, lambda score: (score.dialogue_id, score.dimension))
     given = {key: " / ".join(f"{value:g}" for value in sorted(score.value for score in group)) for key, group in groups.items()}
     rows: list[dict[str, str]] = []
@@ -209,11 +205,9 @@ def write_guide(path: Path, rubric: Rubric, languages: Sequence[Language]) -> No
 def read_scores(
     path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step: BuildStep, played: Mapping[str, str] = {}
 ) -> list[HumanScore]:
-    """An annotator's sheet as scores; the annotator is named by the file, without its suffix. `played` is that of the export.
-
-    A dialogue without any score counts as dropped in `step`. Raises `UserError` with file, row and column for unreadable cells
-    and for a partly scored dialogue.
-    """
+    """An annotator's sheet as scores; the annotator is named by the file, without its suffix. `played` is that of the export. A
+    dialogue without any score counts as dropped in `step`. Raises `UserError` with file, row and column for unreadable cells
+    and for a partly scored dialogue."""
     filled = _filled(path, LAYOUT, dialogues, rubric, played)
     scores = []
     with Faults() as faults:
@@ -260,10 +254,8 @@ def read_review(
     halves: bool | None = None,
     played: Mapping[str, str] = {},
 ) -> list[HumanScore]:
-    """The reviewer's sheet as scores of the open items; a reviewer deletes rows that are not decided yet.
-
-    Other answers count as dropped in `step`. Raises `UserError` as `read_scores` does, and for an empty cell of an open item.
-    """
+    """The reviewer's sheet as scores of the open items; a reviewer deletes rows that are not decided yet. Other answers count
+    as dropped in `step`. Raises `UserError` as `read_scores` does, and for an empty cell of an open item."""
     wanted = {_score_row(dialogue, key) for dialogue in dialogues for key in open_items.get(dialogue.id, ())}
     filled = _filled(path, REVIEW_LAYOUT, dialogues, rubric, played, halves, wanted)
     names = {_score_row(dialogue, key): (dialogue, key) for dialogue in dialogues for key in rubric.dimensions}

@@ -195,9 +195,6 @@ def _on_tables(
     return np.concatenate([figure(np.asarray(cells @ part.T).T.reshape(-1, size, size)) for part in parts])
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------------
-
-
 def agreement_table(rows: Sequence[Agreed]) -> Table:
     """The rows as one table."""
     alone = sum(row.alone for row in rows)

@@ -80,10 +80,8 @@ def _esconv(name: str, place: str, build: Build, console: Console) -> Imported:
 
 def turn_ratings(dialogue: Dialogue, utterances: Sequence[_Rated], step: BuildStep, where: str) -> list[HumanScore]:
     """ESConv's ratings as scores of turns: 1–5; `turn` counts from 0 in `dialogue.turns` (one side's utterances are merged).
-
     The seeker rates the supporter's last turn, and the corpus has the rating at the seeker's own utterance. The score is for
-    the rated turn: the last supporter turn before that utterance. Of two ratings of a turn the later counts.
-    """
+    the rated turn: the last supporter turn before that utterance. Of two ratings of a turn the later counts."""
     latest: dict[int, float] = {}
     turn, rated, speaking = -1, -1, ""
     for utterance in utterances:

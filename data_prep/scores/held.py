@@ -100,16 +100,13 @@ class _HeldRating(_OfTalk):
 
 
 def read_held(paths: Sequence[Path]) -> dict[HeldTalk, Dialogue]:
-    """The dialogues of `.jsonl` and `.csv` files, in order: framework null, `source_id` the situation.
-
-    Raises `UserError` with file, line and column for a malformed row, a dialogue that occurs twice, lacks one side, or changes
-    its language.
-    """
+    """The dialogues of `.jsonl` and `.csv` files, in order: framework null, `source_id` the situation. Raises `UserError` with
+    file, line and column for a malformed row, a dialogue that occurs twice, lacks one side, or changes its language."""
     dialogues: dict[HeldTalk, Dialogue] = {}
 
     def each(where: str, row: _HeldDialogue) -> None:
         if row.talk in dialogues:
-            raise UserError(f"{where}: situation: the dialogue on {row.talk} stands twice (number them in trial)")
+            raise UserError(f"{where}: situation: the dialogue on {row.talk} occurs twice (number them in trial)")
         turns = merged(Turn(role=utterance.role, text=utterance.text) for utterance in row.turns)
         for role in ("seeker", "supporter"):
             if role not in {turn.role for turn in turns}:
@@ -157,11 +154,9 @@ def _by_utterance(path: Path) -> Iterator[tuple[str, _HeldDialogue]]:
 def read_ratings(
     paths: Sequence[Path], dialogues: dict[HeldTalk, Dialogue], check: Callable[[HumanScore], None]
 ) -> list[HumanScore]:
-    """The ratings in `.csv` and `.jsonl` files as scores of the dialogues, each passed to `check`.
-
-    Raises `UserError` with file, line and column for a rating that is malformed, of an unknown dialogue, given twice by an
-    annotator, or refused by `check` (a `UserError`).
-    """
+    """The ratings in `.csv` and `.jsonl` files as scores of the dialogues, each passed to `check`. Raises `UserError` with
+    file, line and column for a rating that is malformed, of an unknown dialogue, given twice by an annotator, or refused by
+    `check` (a `UserError`)."""
     scores: dict[tuple[str, ...], HumanScore] = {}
 
     def each(where: str, rating: _HeldRating) -> None:
@@ -196,11 +191,8 @@ def _unknown(talk: HeldTalk, dialogues: dict[HeldTalk, Dialogue]) -> str:
 
 def references(paths: Sequence[Path], dialogues: dict[HeldTalk, Dialogue]) -> list[Dialogue]:
     """The corpus's own dialogue of each situation, in their order, whose history supporters can reply to and whose replies are
-    the references.
-
-    `paths` hold `Dialogue` records with a situation as `source_id`; others are skipped. Raises `UserError` for a situation with
-    none or two.
-    """
+    the references. `paths` hold `Dialogue` records with a situation as `source_id`; others are skipped. Raises `UserError` for
+    a situation with none or two."""
     files = ", ".join(map(str, paths))
     wanted = list(dict.fromkeys(talk.situation for talk in dialogues))
     matching: dict[str, Dialogue] = {}

@@ -106,10 +106,8 @@ class _Task(RowModel):
 
 
 def read_results(path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step: BuildStep) -> list[HumanScore]:
-    """The scores in Label Studio's JSON export (not JSON_MIN). Annotators keep their names there, mostly numbers.
-
-    Cancelled and repeated annotations count as dropped in `step`. Raises `UserError` with task and field for unreadable ones.
-    """
+    """The scores in Label Studio's JSON export (not JSON_MIN). Annotators keep their names there, mostly numbers. Cancelled and
+    repeated annotations count as dropped in `step`. Raises `UserError` with task and field for unreadable ones."""
     exported = read_json(path, "Label Studio's export")
     if not isinstance(exported, list):
         raise UserError(f"{path}: expected a list of tasks, found {type(exported).__name__}: export as JSON, not JSON_MIN")

@@ -96,12 +96,9 @@ def mean_targets(
     step: BuildStep,
     score_rubric: str | None = None,
 ) -> tuple[Targets, list[HumanScore]]:
-    """Means over annotators by dialogue and dimension, and the scores that went into them.
-
-    Counts every score: those of other rubrics (than `score_rubric`, by default the rubric itself), dimensions or dialogues, and
-    those of single turns are dropped with a reason. Raises `UserError` for a value off the rubric's scale and for an
-    annotator's second score of an item.
-    """
+    """Means over annotators by dialogue and dimension, and the scores that went into them. Counts every score: those of other
+    rubrics (than `score_rubric`, by default the rubric itself), dimensions or dialogues, and those of single turns are dropped
+    with a reason. Raises `UserError` for a value off the rubric's scale and for an annotator's second score of an item."""
     values: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     used = step.sieve(
         scores,
@@ -136,11 +133,9 @@ def _unused(score: HumanScore, dialogues: dict[str, Dialogue], rubric: Rubric, s
 def cases(
     dialogues: Iterable[Dialogue], targets: Targets, rubric: Rubric, method: PromptMethod, step: BuildStep
 ) -> list[RankCase]:
-    """One case per dialogue (joint) or per dialogue and dimension, in the order of dialogues and of the rubric.
-
-    The step counts mean scores; joint drops those of a dialogue that lacks another dimension. Raises `UserError` if the
-    dimensions' scales differ, or a native method's scores have more than one digit.
-    """
+    """One case per dialogue (joint) or per dialogue and dimension, in the order of dialogues and of the rubric. The step counts
+    mean scores; joint drops those of a dialogue that lacks another dimension. Raises `UserError` if the dimensions' scales
+    differ, or a native method's scores have more than one digit."""
     scale = rubric.one_scale("a ranker")  # its loss and figures are over the tokens of one scale
     if not rubric.digits and (method != "paper" or rubric.questions or not scale.whole):
         raise UserError(f"rubric {rubric.name}: native methods answer one digit per dimension, the scale must be in 0-9")
@@ -257,12 +252,9 @@ def random_split(languages: Mapping[str, Language], seed: int) -> dict[str, Spli
 
 
 def grouped_split(groups: Sequence[str], labels: Sequence[str], seed: int) -> dict[str, Split]:
-    """{group: split}, about 7:1:2 by rows, with about equal shares of each label in all splits.
-
-    `groups` and `labels` have one entry per row; a group with rows of many labels (one per dimension) counts for each of them.
-    Of ten folds by scikit-learn's StratifiedGroupKFold seven train, one validates, two test. Raises `UserError` for fewer than
-    ten groups.
-    """
+    """{group: split}, about 7:1:2 by rows, with about equal shares of each label in all splits. `groups` and `labels` have one
+    entry per row; a group with rows of many labels (one per dimension) counts for each of them. Of ten folds by scikit-learn's
+    StratifiedGroupKFold seven train, one validates, two test. Raises `UserError` for fewer than ten groups."""
     need_modules("sklearn", purpose="a grouped split")
     from sklearn.model_selection import StratifiedGroupKFold
 

@@ -108,11 +108,9 @@ class Final:
 def finish(
     first: Sequence[HumanScore], again: Sequence[HumanScore], jointly: Sequence[HumanScore], mode: Mode = "native"
 ) -> Final:
-    """The second round's scores in place of the first's, and the mean of all annotators per dialogue and dimension.
-
-    `again` has the annotators' new scores, `jointly` the agreed ones, which become everybody's score. An item without all its
-    answers waits and has no mean; its scores stay as they were.
-    """
+    """The second round's scores in place of the first's, and the mean of all annotators per dialogue and dimension. `again` has
+    the annotators' new scores, `jointly` the agreed ones, which become everybody's score. An item without all its answers waits
+    and has no mean; its scores stay as they were."""
     second = {(s.annotator, s.dialogue_id, s.dimension): s.value for s in again}
     agreed = {(s.dialogue_id, s.dimension): s.value for s in jointly}
     scores: list[HumanScore] = []

@@ -299,10 +299,8 @@ def construct(
 @cache
 def build(seed: int = 0, languages: tuple[Language, ...] = ("en", "zh")) -> tuple[tuple[Dialogue, ...], tuple[HumanScore, ...]]:
     """The score set: one dialogue of 5 exchanges for each base and recipe, and 7 scores (0–4) for each dialogue; only English
-    and Chinese have bases.
-
-    `source_id` is `<base id>/<recipe>`, so that a split can keep the variants of a base together. Cached: it takes seconds.
-    """
+    and Chinese have bases. `source_id` is `<base id>/<recipe>`, so that a split can keep the variants of a base together.
+    Cached: it takes seconds."""
     dialogues: list[Dialogue] = []
     scores: list[HumanScore] = []
     for language in languages:

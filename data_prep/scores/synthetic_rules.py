@@ -41,7 +41,7 @@ overall         half the mean of the other six and half the weakest of fluency, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal, get_args
@@ -55,10 +55,8 @@ ASPECTS: tuple[str, ...] = get_args(Aspect)
 
 @dataclass(frozen=True)
 class LabelledPart:
-    """A placed segment: `kind` is an aspect or machine, dismissive, harmful, useless, opener, list_intro.
-
-    `at_home` is false for a segment of another base's dialogue, `cut` true when it breaks off mid-sentence.
-    """
+    """A placed segment: `kind` is an aspect or machine, dismissive, harmful, useless, opener, list_intro. `at_home` is false
+    for a segment of another base's dialogue, `cut` true when it breaks off mid-sentence."""
 
     kind: str
     text: str
@@ -87,7 +85,14 @@ def score(replies: Sequence[SyntheticReply], questions: Sequence[bool]) -> dict[
     opens = all(next((p.kind for p in r.parts if p.kind not in ("opener", "list_intro")), None) == "callback" for r in replies)
     fluency = 0 if babble else 2 if faults == 1 else 1 if faults else 4 if opens else 3
 
-    monotony = _same_form(legible) + _refrain(parts)
+    # Form: all replies have the same opener, and no two of them have two aspects in opposite orders. Content: a segment is
+    # repeated again and again. Openers, list intros and cut parts count as form.
+    openers = {r.parts[0].text if r.parts[0].kind == "opener" else None for r in legible}
+    pairs = {(a.kind, b.kind) for r in legible for a, b in combinations(r.parts, 2) if a.kind != b.kind}
+    ordered = not any((b, a) in pairs for a, b in pairs)
+    same_form = len(legible) > 1 and len(openers) == 1 and None not in openers and ordered
+    texts = Counter(p.text for p in parts if p.kind not in ("opener", "list_intro") and not p.cut)
+    monotony = same_form + (max(texts.values(), default=0) >= REFRAIN)
     rich = len({p.kind for p in parts} & (set(ASPECTS) - {"filler"})) >= RICH
     expression = 0 if babble else 3 - monotony if monotony or not rich else 4
 
@@ -114,16 +119,3 @@ def score(replies: Sequence[SyntheticReply], questions: Sequence[bool]) -> dict[
     weakest = min(fluency, empathy, information)
     overall = 0 if weakest == 0 else (sum(six) + 6 * weakest + 6) // 12
     return dict(zip(DIMENSIONS, (*six, overall), strict=True))
-
-
-def _same_form(replies: Sequence[SyntheticReply]) -> bool:
-    """Whether all replies begin with the same opener and no two of them have two aspects in opposite orders."""
-    openers = {r.parts[0].text if r.parts[0].kind == "opener" else None for r in replies}
-    pairs = {(a.kind, b.kind) for r in replies for a, b in combinations(r.parts, 2) if a.kind != b.kind}
-    return len(replies) > 1 and len(openers) == 1 and None not in openers and not any((b, a) in pairs for a, b in pairs)
-
-
-def _refrain(parts: Iterable[LabelledPart]) -> bool:
-    """Whether a segment is repeated again and again, apart from openers, list intros and cut parts (they belong to form)."""
-    texts = Counter(p.text for p in parts if p.kind not in ("opener", "list_intro") and not p.cut)
-    return max(texts.values(), default=0) >= REFRAIN

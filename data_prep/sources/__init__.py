@@ -1,4 +1,4 @@
-"""Corpora by name: `read_source` turns one, in its published file format, into records; `draw` takes a quota."""
+"""Corpora by name: `read_source` reads one in its published file format into records; `draw` takes a quota."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GROUP = "esc_eval.corpora"  # entry points of other packages; each names a `core
 
 
 class CorpusList(Settings):
-    """The file configs/data/corpora.yaml: the corpora that are read, and those of which only the scores are."""
+    """The file configs/data/corpora.yaml: the corpora, and those of which only the scores are read."""
 
     corpora: dict[str, CorpusFacts]
     scored: dict[str, CorpusFacts]
@@ -39,21 +39,21 @@ def _reader_at(place: str) -> ReadCorpus:
 
     def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
         try:
-            found: ReadCorpus = getattr(import_module(f"{__package__}.{module}"), attribute)
+            read_corpus: ReadCorpus = getattr(import_module(f"{__package__}.{module}"), attribute)
         except (ImportError, AttributeError) as error:
             raise UserError(f"configs/data/corpora.yaml: no reader {place} in data_prep/sources: {error}") from None
-        return found(files, reader)
+        return read_corpus(files, reader)
 
     return read
 
 
 def installed() -> dict[str, Source]:
-    """The corpora of other packages; one that cannot be loaded is left out with a warning."""
+    """The corpora from other packages; one that cannot be loaded is left out with a warning."""
     sources = {}
     for entry in entry_points(group=GROUP):
         try:
             sources[entry.name] = Source.model_validate(entry.load()).model_copy(update={"name": entry.name})
-        except Exception as error:  # somebody else's package may fail with anything while it is imported
+        except Exception as error:  # importing another package may raise anything
             package = f" (package {entry.dist.name})" if entry.dist else ""
             say(f"warning: corpus {entry.name}{package} cannot be loaded: {error!r}; it is left out", err=True)
     return sources
@@ -63,9 +63,9 @@ _LIST = read_yaml(CONFIGS / "data" / "corpora.yaml", CorpusList, "list of corpor
 SOURCES = {
     name: Source(name=name, read=_reader_at(str(facts.reader)), **facts.model_dump()) for name, facts in _LIST.corpora.items()
 }
-SOURCES = installed() | SOURCES  # a name of ours cannot be taken
+SOURCES = installed() | SOURCES  # other packages cannot replace ours
 SCORED = {name: Source(name=name, read=lambda *_: iter(()), **facts.model_dump()) for name, facts in _LIST.scored.items()}
-_SHOWN = 5  # malformed rows printed one by one; the rest is counted
+_SHOWN = 5  # malformed rows printed one by one; others are counted
 
 
 def source_named(name: str) -> Source:
@@ -76,23 +76,21 @@ def source_named(name: str) -> Source:
 
 
 def own_source(path: Path) -> Source:
-    """The corpus in a user's file, by the name and licence in its first line; `UserError` for a file that has none."""
+    """The corpus in a user's file, with the name and licence in its first line; `UserError` for a file without them."""
     stated = generic.header(path)
     facts = {"name": stated.source, "about": stated.about, "kind": stated.kind, "where": path.name, "licence": stated.licence}
     return SOURCES[generic.NAME].model_copy(update=facts)
 
 
 def source_at(name: str, place: str) -> Source:
-    """The corpus called `name` in `parse_places`: one of ours, or the user's own in the file `place`."""
+    """The corpus that `parse_places` calls `name`: one of ours, or the user's own in the file `place`."""
     source = own_source(Path(place).expanduser()) if name not in SOURCES else None
     return source if source and source.name == name else source_named(name)
 
 
 def parse_places(options: Sequence[str], option: str = "--source") -> dict[str, str]:
-    """`name=place` options as a mapping, in their order; a corpus of the user's own (`generic=FILE`) goes by its own name.
-
-    Raises `UserError` for what is not one, unknown or doubled.
-    """
+    """`name=place` options as a mapping, in their order; the user's own corpus (`generic=FILE`) has the name in its file.
+    Raises `UserError` for a malformed, unknown or repeated option."""
     places: dict[str, str] = {}
     for text in options:
         form = "NAME=PATH, NAME=hf:OWNER/DATASET for the hub, or generic=FILE for your own"
@@ -102,7 +100,7 @@ def parse_places(options: Sequence[str], option: str = "--source") -> dict[str, 
             name = own_source(file).name
             if name in SOURCES:
                 raise UserError(
-                    f"{file}:1: source: {name} is the name of a corpus that is read in its own format; choose another name"
+                    f"{file}:1: source: {name} is the name of a corpus with a format of its own; choose another name"
                 )
         else:
             source_named(name)
@@ -113,10 +111,8 @@ def parse_places(options: Sequence[str], option: str = "--source") -> dict[str, 
 
 
 def corpus_files(source: Source, place: str) -> list[Path]:
-    """The corpus's files in a local folder (or the one file given), or of a dataset on the hub (`hf:owner/name`).
-
-    Raises `UserError` that says what the corpus is and where a user gets it when there is none.
-    """
+    """The corpus's files in a local folder (or the given file), or in a dataset on the hub (`hf:owner/name`). Raises
+    `UserError`, which says what the corpus is and where to get it, if there are none."""
     folder = Path(place).expanduser()
     if hub := re.fullmatch(r"hf:([\w.-]+/[\w.-]+)", place):
         need_modules("huggingface_hub", purpose=f"corpus {source.name} from {place}")
@@ -131,8 +127,8 @@ def corpus_files(source: Source, place: str) -> list[Path]:
         return [folder]
     if not folder.is_dir():
         raise UserError(f"corpus {source.name}: no such folder or file: {place}. {get}")
-    found = {path for pattern in source.files for path in folder.glob(pattern) if path.is_file()}
-    files = sorted(path for path in found if path.name != "manifest.json")  # what `fetch` writes beside a corpus
+    matches = {path for pattern in source.files for path in folder.glob(pattern) if path.is_file()}
+    files = sorted(path for path in matches if path.name != "manifest.json")  # `fetch` writes it beside a corpus
     if not files:
         raise UserError(f"corpus {source.name}: {place} holds none of {', '.join(source.files)}. {get}")
     return files
@@ -149,10 +145,8 @@ def read_counted(
     read: Callable[[list[Path], CorpusReader], T],
     strict: bool = False,
 ) -> T:
-    """What `read` makes of a corpus's files. They count among the build's inputs, their rows as the step `read NAME`.
-
-    Malformed rows are left out and reported with file and line; with `strict` the first one raises `UserError`.
-    """
+    """The result of `read` on a corpus's files, which become inputs of the build, and their rows its step `read NAME`.
+    Malformed rows are left out and reported with file and line; with `strict` the first one raises `UserError`."""
     files = corpus_files(source, place)
     reader = CorpusReader(build.step(f"read {source.name}"), strict)
     with console.status(f"reading {source.name}"):
@@ -172,15 +166,15 @@ def read_counted(
 
 
 def read_source(name: str, place: str, build: Build, console: Console, strict: bool = False) -> list[CorpusItem]:
-    """All items of one corpus by name; see `read_counted`. Raises `UserError` for ids that stand twice."""
+    """All items of a corpus by name; see `read_counted`. Raises `UserError` for repeated ids."""
     source = source_at(name, place)
 
     def read(files: list[Path], reader: CorpusReader) -> list[CorpusItem]:
         items = []
         for item in source.read(files, reader):
-            named = item.dialogue.source if isinstance(item, SupportDialogue) else item.source
-            if named != source.name:
-                raise UserError(f"corpus {source.name}: its reader calls the source of {item.id} {named!r}")
+            stated = item.dialogue.source if isinstance(item, SupportDialogue) else item.source
+            if stated != source.name:
+                raise UserError(f"corpus {source.name}: its reader calls the source of {item.id} {stated!r}")
             items.append(item)
             reader.step.kept += 1
         return items
@@ -199,8 +193,8 @@ class Quotas(BaseModel):
 
 
 def wanted_items(names: list[str], limit: str | None) -> dict[str, int | None]:
-    """How many items to draw of each corpus, by a number or a quota file; None takes all. Corpora of a quota file that are not
-    given count as asked for."""
+    """How many items to draw from each corpus, from a number or a quota file; None takes all. Corpora in a quota file that are
+    not in `names` count, too."""
     if limit is None or limit.isdecimal():
         return dict.fromkeys(names, None if limit is None else int(limit))
     by_corpus = read_yaml(Path(limit), Quotas, "quota file").quotas
@@ -211,7 +205,7 @@ def wanted_items(names: list[str], limit: str | None) -> dict[str, int | None]:
 
 
 def draw(items: list[Any], wanted: int | None, seed: int, name: str, step: BuildStep) -> list[Any]:
-    """A seeded sample in the corpus's order, all items where there are too few."""
+    """A seeded sample in the corpus's order; all items if there are too few."""
     count = len(items) if wanted is None else min(wanted, len(items))
     places = random.Random(f"{seed}/cards/{name}").sample(range(len(items)), count)
     chosen = {items[place].id for place in places}

@@ -1,4 +1,4 @@
-"""Corpora of dialogues with characters that need more than a row model: names in texts, thoughts, faults of their making."""
+"""Corpora of dialogues with characters that need more than a row model: names in texts, thoughts, errors of generation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _CharacterEval(RowModel):
 
 
 def utterances(context: str) -> list[tuple[str, str]]:
-    """(speaker, words) of a context; a line without a speaker belongs to the utterance before, the first one to nobody ("")."""
+    """(speaker, words) in a context; a line without a speaker continues the utterance before, the first one has none ("")."""
     result: list[tuple[str, str]] = []
     for line in context.splitlines():
         match = re.fullmatch(r"\s*([^：:\n（）()，。！？“”\"]{1,20})[：:]\s*(.*)", line)
@@ -43,9 +43,9 @@ def utterances(context: str) -> list[tuple[str, str]]:
 def charactereval(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
     """CharacterEval (Tu et al., ACL 2024): dialogues from Chinese novels and scripts, up to where a character is to reply.
 
-    `test_data.jsonl` is one JSON list despite its name; its `context` is a text with an utterance a line, `name：words`, and
-    lines without a name go on with the utterance before. Profiles stand beside it in `character_profiles.json`; without that
-    file, personas stay empty. `source_id` is the corpus's id.
+    `test_data.jsonl` is one JSON list despite its name; its `context` is a text with an utterance per line, `name：words`, and
+    lines without a name continue the utterance before. Profiles are beside it in `character_profiles.json`; without that file,
+    personas stay empty. `source_id` is the corpus's id.
     """
     for file in files:
         profiles: dict[str, Any] = {}
@@ -54,7 +54,7 @@ def charactereval(files: list[Path], reader: CorpusReader) -> Iterator[CorpusIte
             profiles = reader.json(path)
             if not isinstance(profiles, dict) or not all(isinstance(fields, dict) for fields in profiles.values()):
                 raise UserError(f"{path}: expected an object of profiles (objects) by character")
-        seen: set[str] = set()
+        ids: set[str] = set()
         for row in reader.json_list(file):
             with reader.accounting(row):
                 raw = _CharacterEval.model_validate(row.value)
@@ -63,9 +63,9 @@ def charactereval(files: list[Path], reader: CorpusReader) -> Iterator[CorpusIte
                     raise Malformed("role: empty")
                 persona = profile(profiles.get(character, {}), 600, "：", "；")
                 item = play("charactereval", str(raw.id), "zh", character, utterances(raw.context), persona=persona)
-                if item.id in seen:
-                    raise Malformed(f"id: {item.source_id} is there twice")
-                seen.add(item.id)
+                if item.id in ids:
+                    raise Malformed(f"id: {item.source_id} occurs twice")
+                ids.add(item.id)
                 yield item
 
 
@@ -84,7 +84,7 @@ class _InterviewTurn(RowModel):
 
     @property
     def words(self) -> list[str]:
-        """What was said aloud, part by part."""
+        """The spoken parts."""
         spoken = (part.content.strip() for part in self.turn_content if "thinking" not in part.action.casefold())
         return [words for words in spoken if words]
 
@@ -96,7 +96,7 @@ class _Interview(RowModel):
 
 
 def _interview_fault(raw: _Interview) -> str | None:
-    """Why an interview cannot be used, None when it can."""
+    """Why an interview cannot be used; None if it can."""
     if not raw.finished:
         return "unfinished"
     if any(len({part.role for part in turn.turn_content}) > 1 for turn in raw.content):
@@ -116,14 +116,11 @@ def _character_llm(value: Any, source_id: str) -> RolePlay:
 
     JSON lines, published as `multiturn_NAME_MODEL_result/DATE.jsonl`, also read as `multiturn_NAME_MODEL.jsonl`: `character`,
     `finished`, and `content`, a list of turns of `interviewer` and `character`, each with the parts that the model wrote for
-    it: who, an action (`(speaking)`, `(thinking)`) and words. The `questions_*.json` files beside them hold no dialogues and
-    are not read.
-
-    Both sides are generated, and it goes wrong in ways that would be learned: see `_interview_fault`.
+    it: speaker, action (`(speaking)`, `(thinking)`) and words. The `questions_*.json` files beside them hold no dialogues and
+    are not read. Both sides are generated, with errors that training would pick up: see `_interview_fault`.
     """
     raw = _Interview.model_validate(value)
-    fault = _interview_fault(raw)
-    if fault:
+    if fault := _interview_fault(raw):
         raise Dropped(fault)
     character = raw.character.strip()
     names = {"interviewer": "Interviewer", "character": character}  # the files call every interviewer `Man`
@@ -131,13 +128,10 @@ def _character_llm(value: Any, source_id: str) -> RolePlay:
     return play("character_llm", source_id, "en", character, lines)
 
 
-def _interview_name(file: Path) -> str:
-    """multiturn_NAME_MODEL: the published files are called by a date, their folders by who is interviewed."""
-    folder = file.parent.name
-    return folder.removesuffix("_result") if folder.endswith("_result") else file.stem
-
-
-character_llm = by_row(_character_llm, named=_interview_name)
+# multiturn_NAME_MODEL: the published files are named by date, their folders by character.
+character_llm = by_row(
+    _character_llm, named=lambda f: f.parent.name[: -len("_result")] if f.parent.name.endswith("_result") else f.stem
+)
 
 _NARRATION = "旁白"
 
@@ -153,11 +147,11 @@ class _ChatHaruhi(RowModel):
 
 
 def unquoted(text: str) -> str:
-    """Words without the 「」 around them; an unpaired bracket goes, brackets inside the words stay."""
+    """Words without the 「」 around them and without an unpaired bracket; brackets inside the words stay."""
     text = text.strip()
     if text.startswith("「"):
         depth = list(accumulate((sign == "「") - (sign == "」") for sign in text))
-        close = depth.index(0) if 0 in depth else len(text)  # where the bracket that opens the text is closed
+        close = depth.index(0) if 0 in depth else len(text)  # where the opening bracket is closed
         text = text[1:close] + text[close + 1 :]
     elif text.count("」") > text.count("「"):
         text = text.replace("」", "", 1)
@@ -170,18 +164,18 @@ def unquoted(text: str) -> str:
 
 
 def chat_haruhi(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
-    """ChatHaruhi (Li et al. 2023): dialogues around a character, one file a character; Chinese, some replies in English.
+    """ChatHaruhi (Li et al. 2023): dialogues around a character, one file per character; Chinese, some replies in English.
 
     JSON lines `dialogue` (`role`, `text`) and `source`: `synthesized` by a model, or `user`, logs of people with a bot. The
-    logs are unmoderated (some are sexual, and the character is a schoolgirl) and are left out. A file's character is whoever
-    speaks most in it. `source_id` is `file stem/position`. What the files need:
+    logs are unmoderated (some are sexual, and the character is a schoolgirl) and are left out. A file's character is its most
+    frequent speaker. `source_id` is `file stem/position`. Peculiarities of the files:
 
-    - Texts stand in 「」, at times unpaired or with a stage direction after them.
-    - A name may carry a stage direction (`name（smiling）`), which then goes before the words, or be a clause that holds the
+    - Texts are in 「」, at times unpaired or followed by a stage direction.
+    - A name may have a stage direction (`name（smiling）`), which is moved before the words, or be a clause that contains the
       character's name.
-    - A line without a name is narration, or the rest of the line before, when its 「 is open. A name that is a sentence about
-      somebody else shows that a dialogue was cut up wrongly.
-    - Some synthesized replies are in another language than the line they answer: those dialogues are left out.
+    - A line without a name is narration, or continues the line before if its 「 is open. A name that is a sentence about
+      somebody else shows that a dialogue was split wrongly.
+    - Some synthesized replies are in another language than the line before: those dialogues are left out.
     """
     for file in files:
         dialogues: list[tuple[CorpusRow, str, list[tuple[str, str]]]] = []
@@ -229,10 +223,8 @@ def _chat_haruhi(source_id: str, lines: list[tuple[str, str]], character: str) -
 
 
 def _is_called(name: str, character: str) -> bool:
-    """Whether a speaker's name is the character's, or a fuller name or clause with it (but not one of several people)."""
-    if not character or character not in name:
-        return False
-    return name == character or not re.search(r"[、,，和]", name.split(character)[0])
+    """Whether a speaker's name is the character's, or a fuller name or clause with it (but not of several people)."""
+    return bool(character) and character in name and not re.search(r"[、,，和]", name.split(character)[0])
 
 
 class _CoserName(RowModel):
@@ -271,9 +263,9 @@ def coser(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
     `character_datasets` with profiles) and the test set (a list of scenes with `character_profiles`). `source_id` is `file
     stem/plot/conversation`, or `file stem/position` in a test set.
 
-    An inner thought stands in [brackets] before the words. Thoughts are removed from all lines: the partners' because the
-    character cannot hear them, and the character's own because a seeker's inner state is no part of what it says; otherwise
-    the model would learn to write its thoughts out to whoever it talks to. Actions in (parentheses) stay.
+    An inner thought is in [brackets] before the words. Thoughts are removed from all lines: the partners' because the character
+    cannot hear them, and the character's own because the model would learn to write out its thoughts to its partner. Actions
+    in (parentheses) stay.
     """
     for file in files:
         value = reader.json(file)
@@ -303,7 +295,7 @@ def coser(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
 
 
 def _conversations(value: list[Any] | str) -> list[Any]:
-    """The conversations of a plot; a string is read as JSON or as a Python literal, and never run. Raises `Malformed`."""
+    """The conversations of a plot; a string is parsed as JSON or as a Python literal, never executed. Raises `Malformed`."""
     conversations: Any = value
     if isinstance(value, str):
         try:
@@ -325,7 +317,7 @@ def _coser(value: Any, source_id: str, profiles: Mapping[str, str]) -> RolePlay:
     keys = [key.name.strip() for key in raw.key_characters if key.name.strip() not in ("", "Environment")]
     if not keys:
         raise Dropped("no key character")
-    character = max(keys, key=lambda name: counts[name])  # the first of those with most lines
+    character = max(keys, key=lambda name: counts[name])  # the first of those with the most lines
     portrait = raw.character_profiles.get(character) or profiles.get(character, "")
     plain = "\n".join(line.strip() for line in portrait.replace("*", "").splitlines() if line.strip())  # it is Markdown
     return play("coser", source_id, "en", character, lines, persona=shortened(plain, PERSONA), scene=raw.scenario.strip())

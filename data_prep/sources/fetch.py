@@ -1,4 +1,4 @@
-"""Getting a corpus from where its authors publish it, at one commit, into the layout that its reader expects."""
+"""Downloads a corpus from its authors at one commit, in the layout that its reader expects."""
 
 from __future__ import annotations
 
@@ -18,25 +18,23 @@ FORGE = "https://github.com"
 
 
 def origin_of(source: Source, revision: str | None) -> Origin:
-    """Where a corpus is published, at `revision` where one is given. Raises `UserError` where nothing is known of either."""
+    """Where a corpus is published, at `revision` or the pinned commit. Raises `UserError` for a corpus without either."""
     if source.fetch is None:
         raise UserError(f"corpus {source.name} cannot be fetched. It is {source.about}; get it from {source.where}")
     if revision is not None:
         return validated(Origin, source.fetch.model_dump() | {"revision": revision}, f"{source.name}@{revision}")
     if source.fetch.revision is None:
         raise UserError(
-            f"corpus {source.name}: no commit of the hub dataset {source.fetch.hub} is pinned here: look it up on its page, "
-            f"and name the corpus {source.name}@COMMIT"
+            f"corpus {source.name}: no commit of the hub dataset {source.fetch.hub} is pinned here: look one up on its page, "
+            f"and give {source.name}@COMMIT"
         )
     return source.fetch
 
 
 def fetch(source: Source, origin: Origin, build: Build) -> int:
-    """Download a corpus into the build's folder. Returns how many files it has.
-
-    A commit's content is what it hashes to, which git checks; the manifest keeps each file's sha256. Raises `UserError` where
-    the place cannot be reached, or holds none of the corpus's files at that commit.
-    """
+    """Download a corpus into the build's folder, and return the number of its files. Git checks a commit's content against its
+    hash; the manifest keeps each file's sha256. Raises `UserError` if the origin cannot be reached, or has none of the
+    corpus's files at that commit."""
     with tempfile.TemporaryDirectory(prefix="corpus-") as temporary:
         folder = Path(temporary)
         if origin.github:
@@ -51,7 +49,7 @@ def fetch(source: Source, origin: Origin, build: Build) -> int:
                     packed.extractall(roots[0])  # keeps names inside the folder
             except (OSError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:  # RuntimeError: encrypted
                 raise UserError(f"corpus {source.name}: {origin.archive} cannot be unpacked: {error}") from None
-        found = 0
+        count = 0
         for root in roots:
             paths = {path for pattern in (*source.files, *source.beside) for path in root.glob(pattern)}
             for path in sorted(path for path in paths if path.is_file() and not path.is_symlink()):
@@ -62,14 +60,14 @@ def fetch(source: Source, origin: Origin, build: Build) -> int:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, target)
                 build.output(name)
-                found += 1
-    if not found:
-        raise UserError(f"corpus {source.name}: its place holds none of {', '.join(source.files)} at commit {origin.revision}")
-    return found
+                count += 1
+    if not count:
+        raise UserError(f"corpus {source.name}: its origin has none of {', '.join(source.files)} at commit {origin.revision}")
+    return count
 
 
 def _clone(source: Source, origin: Origin, folder: Path) -> None:
-    """Check out the commit: its corpus files alone, where the server can leave the others out."""
+    """Check out the commit, with the corpus files only, if the server supports that."""
     wanted = [f"/{PurePosixPath(under) / pattern}" for under in origin.under for pattern in (*source.files, *source.beside)]
     commands = (
         ["init", "--quiet"],
@@ -79,16 +77,11 @@ def _clone(source: Source, origin: Origin, folder: Path) -> None:
         ["checkout", "--quiet", "FETCH_HEAD"],
     )
     for command in commands:
+        git = ["git", "-c", "core.symlinks=false", "-c", "advice.detachedHead=false", "-C", str(folder), *command]
         try:
-            subprocess.run(
-                ["git", "-c", "core.symlinks=false", "-c", "advice.detachedHead=false", "-C", str(folder), *command],
-                check=True,
-                capture_output=True,
-                text=True,
-                stdin=subprocess.DEVNULL,
-            )
+            subprocess.run(git, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         except FileNotFoundError:
-            raise UserError("fetch needs git: install it, or get the corpus by hand") from None
+            raise UserError("fetch needs git: install it, or download the corpus by hand") from None
         except subprocess.CalledProcessError as error:
             reason = (error.stderr.strip().splitlines() or ["git failed"])[-1]
             raise _unreachable(source, str(origin.github), origin, reason) from None

@@ -1,10 +1,10 @@
-"""A corpus of the user's own: JSON lines of which the first names the corpus and every further one is a dialogue.
+"""The user's own corpus: JSON lines, of which the first names the corpus and each further one is a dialogue.
 
     {"source": "helpline", "licence": "CC BY 4.0", "about": "chats of a student helpline, anonymised"}
     {"id": "1", "language": "en", "turns": [{"role": "seeker", "text": "…"}, {"role": "supporter", "text": "…"}]}
 
 With `"kind": "role_play"` in the first line the dialogues are general role play: `character`, `persona`, `scene` and
-`lines` of {name, text}. `--source generic=FILE` reads it; from then on the corpus goes by the name in its first line.
+`lines` of {name, text}. `--source generic=FILE` reads it; elsewhere the corpus has the name in its first line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Id = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class _Form(BaseModel):
-    """Unknown fields are errors here: a misspelt one of somebody else's corpus may be noise, of one's own it is a loss."""
+    """Unknown fields are errors here: in a published corpus they may be noise, in the user's own a misspelling loses data."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
 
@@ -51,7 +51,7 @@ class _Turn(_Form):
 
 
 class Support(_Form):
-    """A dialogue of a seeker and a supporter, and what is known of the seeker apart from it."""
+    """A dialogue of a seeker and a supporter, and further facts about the seeker."""
 
     id: Id
     language: Language
@@ -89,7 +89,7 @@ class Play(_Form):
 
 
 def header(path: Path) -> Header:
-    """The first line of a corpus file. Raises `UserError` for a file without one, naming line and field."""
+    """The first line of a corpus file. Raises `UserError` with line and field for a file without one."""
     number, line = next(numbered_lines(path, "corpus file"), (1, b""))
     try:
         return Header.model_validate(json_line(line) if number == 1 else None)
@@ -98,12 +98,12 @@ def header(path: Path) -> Header:
 
 
 def is_generic(path: Path) -> bool:
-    """Does a JSONL file begin as a corpus of this form does: with a licence?"""
+    """Whether a JSONL file begins like a corpus in this form: with a licence."""
     return "licence" in first_object(path, "corpus file")
 
 
 def dialogues(path: Path, reader: CorpusReader) -> Iterator[tuple[CorpusRow, Support | Play]]:
-    """Every dialogue of a file, checked and otherwise as it stands there."""
+    """Every dialogue of a file, validated and otherwise unchanged."""
     form: type[Support | Play] = Support if header(path).kind == "support" else Play
     for row in reader.jsonl(path, first=2):
         with reader.accounting(row):
@@ -111,20 +111,17 @@ def dialogues(path: Path, reader: CorpusReader) -> Iterator[tuple[CorpusRow, Sup
 
 
 def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
-    """One `SupportDialogue` or `RolePlay` a line; a `Post` where only the seeker speaks."""
+    """One `SupportDialogue` or `RolePlay` per line; a `Post` if only the seeker speaks."""
     for file in files:
         source = header(file).source
         for row, dialogue in dialogues(file, reader):
+            place, lines = (source, dialogue.id, dialogue.language), dialogue.said
             with reader.accounting(row):
-                yield _item(source, dialogue)
-
-
-def _item(source: str, dialogue: Support | Play) -> CorpusItem:
-    if isinstance(dialogue, Play):
-        persona, scene = dialogue.persona.strip(), dialogue.scene.strip()
-        language, character = dialogue.language, dialogue.character
-        return play(source, dialogue.id, language, character, dialogue.said, persona=persona, scene=scene)
-    if all(role == "seeker" for role, _ in dialogue.said):
-        return post(source, dialogue.id, dialogue.language, "\n".join(text for _, text in dialogue.said))
-    about = dialogue.model_dump(exclude={"id", "language", "turns"})
-    return support_dialogue(source, dialogue.id, dialogue.language, dialogue.said, **about)
+                if isinstance(dialogue, Play):
+                    persona, scene = dialogue.persona.strip(), dialogue.scene.strip()
+                    yield play(*place, dialogue.character, lines, persona=persona, scene=scene)
+                elif all(role == "seeker" for role, _ in lines):
+                    yield post(*place, "\n".join(text for _, text in lines))
+                else:
+                    about = dialogue.model_dump(exclude={"id", "language", "turns"})
+                    yield support_dialogue(*place, dialogue.said, **about)

@@ -1,4 +1,4 @@
-"""Role-play corpora: what they share (making an item, personas cut to length, languages by script), and the plainest four."""
+"""Role-play corpora: common functions (items, personas cut to length, languages by script), and the four simplest corpora."""
 
 from __future__ import annotations
 
@@ -20,18 +20,16 @@ _ENDS = re.compile(r"[.!?](?=\s)|[。！？]|\n")
 
 
 def language_of(text: str) -> Language | None:
-    """zh or en by the script most of the text is in; None without letters of either."""
+    """zh or en by the script of most of the text; None without letters of either."""
     chinese, latin = len(re.findall(r"[一-鿿]", text)), len(re.findall(r"[A-Za-z]", text))
     if not chinese and not latin:
         return None
-    return "zh" if chinese * 3 >= latin else "en"  # one Chinese character says about as much as three letters
+    return "zh" if chinese * 3 >= latin else "en"  # a Chinese character counts as three letters
 
 
 def shortened(text: str, limit: int) -> str:
-    """At most `limit` characters, cut after a sentence or line (or, where there is none, after a word).
-
-    A heading (a last line that ends in a colon) is cut off too, because what it announces is not there.
-    """
+    """At most `limit` characters, cut after a sentence or line (or, without one, after a word). A heading (a last line that
+    ends in a colon) is cut off, too."""
     text = text.strip()
     if len(text) <= limit:
         return text
@@ -41,7 +39,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def profile(fields: Mapping[str, Any], limit: int, colon: str, separator: str) -> str:
-    """Fields as one text in their order; those that say nothing or would go over `limit` characters are left out."""
+    """Fields as one text in their order, without empty ones and those that would exceed `limit` characters."""
     text = ""
     for key, value in fields.items():
         value_text = _flat(value)
@@ -54,7 +52,7 @@ def profile(fields: Mapping[str, Any], limit: int, colon: str, separator: str) -
 
 
 def _flat(value: Any) -> str:
-    """A field's value on one line: lists and mappings are written out."""
+    """A field's value on one line, with lists and mappings written out."""
     if value is None:
         return ""
     if isinstance(value, Mapping):
@@ -65,7 +63,7 @@ def _flat(value: Any) -> str:
 
 
 def filled(text: str, character: str) -> str:
-    """Text whose placeholders for the two sides are words: the character's name, and `you` for whoever talks to it."""
+    """Text with its placeholders replaced: the character's name, and `you` for its partner."""
     text = re.sub(r"\{\{char\}\}|<BOT>", lambda _: character, text, flags=re.IGNORECASE)
     return re.sub(r"\{\{user\}\}|\{\{random_user_\d+\}\}|<USER>", "you", text, flags=re.IGNORECASE)
 
@@ -81,11 +79,8 @@ def play(
     scene: str = "",
     alone: bool = False,
 ) -> RolePlay:
-    """An item from its lines as (speaker, text); those of the speaker `character` are the character's.
-
-    Empty texts are left out. Raises `Dropped` when nothing is left, when the character does not speak, and when nobody else
-    does (`alone`: that is how the corpus is).
-    """
+    """An item from its lines as (speaker, text); those of the speaker `character` are the character's. Empty texts are left
+    out. Raises `Dropped` if nothing is left, if the character does not speak, or if nobody else does (unless `alone`)."""
     spoken = [(name.strip(), text.strip()) for name, text in lines if text.strip()]
     speakers = {name for name, _ in spoken}
     if not spoken:
@@ -106,11 +101,9 @@ class _RoleBench(RowModel):
 
 
 def rolebench(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
-    """RoleBench (Wang et al. 2023): single-turn questions to a character, with replies in its manner; English and Chinese.
-
-    JSON lines `role`, `question`, `generated` (replies; the first is taken). `source_id` is `file/position`, with the folder
-    where several are read.
-    """
+    """RoleBench (Wang et al. 2023): single-turn questions to a character, with replies in its manner; English and Chinese. JSON
+    lines `role`, `question`, `generated` (replies; the first is taken). `source_id` is `file/position`, with the folder where
+    several are read."""
     root = Path(os.path.commonpath([file.parent for file in files]))
     for file in files:
         name = file.relative_to(root).with_suffix("").as_posix()
@@ -118,18 +111,18 @@ def rolebench(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
             with reader.accounting(row):
                 raw = _RoleBench.model_validate(row.value)
                 reply, character = next(iter(raw.generated), ""), raw.role.strip()
-                # The published layouts name the language in different places: only the text tells it everywhere.
+                # The published layouts have the language in different places; only the text shows it everywhere.
                 language = language_of(raw.question + reply)
                 if not raw.question.strip() or not reply.strip() or language is None:
                     raise Dropped("no question or no reply")
                 if not character:
                     raise Malformed("role: empty")
-                asking = "提问者" if language == "zh" else "Someone"  # the corpus does not say who asks
-                lines = [(asking, raw.question), (character, reply)]
+                asker = "提问者" if language == "zh" else "Someone"  # the corpus does not name the asker
+                lines = [(asker, raw.question), (character, reply)]
                 yield play("rolebench", f"{name}/{position}", language, character, lines)
 
 
-_UNDEFINED = {0x81, 0x8D, 0x8F, 0x90, 0x9D}  # mean nothing in Windows-1252
+_UNDEFINED = {0x81, 0x8D, 0x8F, 0x90, 0x9D}  # in Windows-1252
 _SIGNS = {code: "" if code in _UNDEFINED else bytes([code]).decode("cp1252") for code in range(0x80, 0xA0)}
 
 
@@ -144,7 +137,7 @@ class _SocialBench(RowModel):
 
 
 def mended(text: str) -> str:
-    """Text in which the control characters 0x80 to 0x9f are the signs that Windows-1252 means by them."""
+    """Text with the control characters 0x80 to 0x9f replaced by the signs of Windows-1252."""
     return text.translate(_SIGNS)
 
 
@@ -153,8 +146,8 @@ def socialbench(value: Any, source_id: str) -> RolePlay:
     """SocialBench (Chen et al. 2024): role-play dialogues with a multiple-choice question; English and Chinese.
 
     One JSON list: `dialogue` (`from`, `value`), `instruction`, `choices`, `meta.lang`. No field names a character. The items on
-    emotion ask how whoever speaks last feels, so that speaker is the character; the other items hold one line, an exam
-    question, and are dropped. English texts keep a few signs of Windows-1252 as control characters, which are mended.
+    emotion ask how the last speaker feels, who is taken as the character; the other items have one line, an exam question, and
+    are dropped. A few signs in English texts are control characters of Windows-1252, which are replaced.
     """
     raw = _SocialBench.model_validate(value)
     lines = [(line.speaker.strip(), mended(line.value)) for line in raw.dialogue]
@@ -182,8 +175,8 @@ def rpbench(value: Any, source_id: str) -> RolePlay:
     """RPBench-Auto (Boson AI): characters and scenes for a role-play benchmark, English.
 
     JSON lines `npc_profile` and `conversation` (`from`, `sentences`), in two forms: `rpbench_character.jsonl` (a chat profile)
-    and `rpbench_scene.jsonl` (a profile by fields, and a story so far in `plot_recap`). The published conversations hold the
-    character's first words and nothing else, so none has a partner yet; a set that asks for several turns takes none of them.
+    and `rpbench_scene.jsonl` (a profile by fields, and the story so far in `plot_recap`). The published conversations consist
+    of the character's first words, without a partner; a set that needs several turns takes none of them.
     """
     raw = _RpBench.model_validate(value)
     about = raw.npc_profile
@@ -197,16 +190,9 @@ def rpbench(value: Any, source_id: str) -> RolePlay:
     else:
         persona = profile({key: value for key, value in about.items() if key != "name"}, PERSONA, ": ", "; ")
     lines = [(character if line.speaker == "npc" else "Player", " ".join(line.sentences)) for line in raw.conversation]
-    return play(
-        "rpbench",
-        source_id,
-        "en",
-        character,
-        [(name, filled(text, character)) for name, text in lines],
-        persona=filled(persona, character),
-        scene=filled(shortened(raw.plot_recap.replace("**", ""), PERSONA), character),
-        alone=True,
-    )
+    lines = [(name, filled(text, character)) for name, text in lines]
+    persona, scene = (filled(text, character) for text in (persona, shortened(raw.plot_recap.replace("**", ""), PERSONA)))
+    return play("rpbench", source_id, "en", character, lines, persona=persona, scene=scene, alone=True)
 
 
 _NSFW = re.compile(r"nsfw|adult|erotic|18\s*\+", re.IGNORECASE)
@@ -237,8 +223,8 @@ def pippa(value: Any, source_id: str) -> RolePlay:
     `pippa_deduped.jsonl` (16,832 chats; `pippa.jsonl`, about 26,000, has the same fields) with `bot_name`, `bot_description`,
     `bot_definitions`, `bot_greeting`, `categories` (a list or null) and `conversation`, a list of `message` and `is_human`.
 
-    The hub marks the corpus as not for all audiences. Chats of a character with an NSFW category are left out, and so are chats
-    with sexual words, because the categories are the makers' own. Both are coarse: look at what is left before training on it.
+    The hub marks the corpus as not for all audiences. Chats with an NSFW category are left out, and so are chats with sexual
+    words, because the characters' authors chose the categories. Both filters are coarse: inspect the result before training.
     """
     raw = _Pippa.model_validate(value)
     character = raw.bot_name.strip()

@@ -1,4 +1,4 @@
-"""Single-turn corpora: every item is a `Post`, with the first of its replies where there are any."""
+"""Single-turn corpora: every item is a `Post`, with the first of its replies, if any."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from core.rows import CorpusReader, CorpusRow, Dropped, Malformed, ReadCorpus, R
 
 
 class PostReply(NamedTuple):
-    """A post and one reply to it (None where nobody replied), with the corpus's ids of both."""
+    """A post and one reply to it (None without one), with the corpus's ids of both."""
 
     post_id: str
     reply_id: str
@@ -25,10 +25,8 @@ def first_replies(
     pair_of: Callable[[Any], PostReply],
     rows: Callable[[CorpusReader, Path], Iterable[CorpusRow]] = CorpusReader.records,
 ) -> ReadCorpus:
-    """A `read` that makes one `Post` of every post id, with the reply of its first row; its other rows are drops.
-
-    `pair_of` makes a pair of a row's value; `rows` says how files are read.
-    """
+    """A `read` that gives one `Post` per post id, with the reply in its first row; its other rows are dropped. `pair_of`
+    converts a row's value; `rows` reads files."""
 
     def read(files: list[Path], reader: CorpusReader) -> Iterator[Post]:
         posts: set[str] = set()
@@ -48,17 +46,11 @@ def first_replies(
 
 
 def post(source: str, source_id: str, language: Language, text: str, reply: str | None = None) -> Post:
-    """A `Post` whose id is `source-source_id`; a blank reply is none. Raises `Dropped` for a blank text."""
+    """A `Post` with the id `source-source_id`; a blank reply is None. Raises `Dropped` for a blank text."""
     if not text.strip():
         raise Dropped("post without text")
-    return Post(
-        id=f"{source}-{source_id}",
-        language=language,
-        source=source,
-        source_id=source_id,
-        text=text.strip(),
-        reply=(reply or "").strip() or None,
-    )
+    texts = {"text": text.strip(), "reply": (reply or "").strip() or None}
+    return Post(id=f"{source}-{source_id}", language=language, source=source, source_id=source_id, **texts)
 
 
 class _Epitome(RowModel):
@@ -69,11 +61,9 @@ class _Epitome(RowModel):
 
 
 def _epitome(value: Any) -> PostReply:
-    """EPITOME (Sharma et al., EMNLP 2020): Reddit posts with one reply each, rated on three mechanisms of empathy.
-
-    Three CSV files, one per mechanism, hold the same pairs in the same order, and a few pairs twice: each pair but the first is
-    dropped. The white space of a few texts differs between the files; the file that comes first by name decides.
-    """
+    """EPITOME (Sharma et al., EMNLP 2020): Reddit posts with one reply each, rated on three mechanisms of empathy. Three CSV
+    files, one per mechanism, have the same pairs in the same order, and a few pairs twice: repeated pairs are dropped. The
+    white space of a few texts differs between the files; the first file by name counts."""
     raw = _Epitome.model_validate(value)
     return PostReply(raw.sp_id, raw.rp_id, raw.seeker_post, raw.response_post)
 
@@ -89,8 +79,8 @@ class _MhpReddit(RowModel):
 def _mhp_reddit(value: Any) -> PostReply:
     """MHP Reddit (Lahnala et al., Findings of ACL 2021): Reddit posts with replies by mental-health professionals and peers.
 
-    The paper's own repository has no texts. This form is that of the hub dataset `lsy641/reddit_mhp`, by its loading script;
-    its data was not seen, nor is it known whether ESC-Eval drew from it. `mhp_full.json` repeats the three split files.
+    The paper's own repository has no texts. This form is that of the hub dataset `lsy641/reddit_mhp`, according to its loading
+    script; we have not seen its data, nor do we know whether ESC-Eval used it. `mhp_full.json` repeats the three split files.
     """
     raw = _MhpReddit.model_validate(value)
     title_and_text = (raw.question.strip(), (raw.description or "").strip())
@@ -109,10 +99,8 @@ class _PsyQa(RowModel):
 
 
 def _psyqa(value: Any) -> PostReply:
-    """PsyQA (Sun et al., Findings of ACL 2021): posts from a Chinese psychology platform with long answers.
-
-    A question's title and description (a title that the description repeats is not doubled) with its first answer.
-    """
+    """PsyQA (Sun et al., Findings of ACL 2021): posts from a Chinese psychology platform with long answers. A post is a
+    question's title (unless the description begins with it) and description, with the first answer."""
     raw = _PsyQa.model_validate(value)
     title, description = raw.question.strip(), raw.description.strip()
     text = description if description.startswith(title) else f"{title}\n{description}"
@@ -132,10 +120,8 @@ class _Psych8k(RowModel):
 @by_row
 def psych8k(value: Any, source_id: str) -> Post:
     """Psych8K (Liu et al. 2023, ChatCounselor): question-answer pairs that GPT-4 made from transcripts of counselling sessions.
-
-    Access is gated: the form {instruction, input, output} is known from public code that reads it. `instruction`, the same task
-    description throughout, is no part of the post. The corpus is one file, so a row's position is its id.
-    """
+    Access is gated: we know the form {instruction, input, output} from public code that reads it. `instruction`, always the
+    same task description, is not part of the post. The corpus is one file, so a row's position is its id."""
     raw = _Psych8k.model_validate(value)
     return post("psych8k", source_id.rpartition("/")[2], "en", raw.input, raw.output)
 

@@ -1,4 +1,5 @@
-"""Support corpora: what they share (speakers as roles, turns as a dialogue), and those that need little beyond a row model."""
+"""Support corpora: common functions (speakers as roles, turns as a dialogue), and corpora that need little beyond a row
+model."""
 
 from __future__ import annotations
 
@@ -20,11 +21,10 @@ ROLES |= {"sys": "supporter", "supporter": "supporter", "listener": "supporter"}
 
 
 def merged(turns: Iterable[Turn]) -> tuple[Turn, ...]:
-    """Turns stripped, without empty ones; consecutive turns of one side become one, their texts on lines of their own."""
+    """Turns stripped, without empty ones; consecutive turns of one side become one, their texts on separate lines."""
     result: list[Turn] = []
     for turn in turns:
-        text = turn.text.strip()
-        if not text:
+        if not (text := turn.text.strip()):
             continue
         if result and result[-1].role == turn.role:
             result[-1] = Turn(role=turn.role, text=f"{result[-1].text}\n{text}")
@@ -36,10 +36,8 @@ def merged(turns: Iterable[Turn]) -> tuple[Turn, ...]:
 def support_dialogue(
     source: str, source_id: str, language: Language, turns: Iterable[tuple[Role, str]], **about: Any
 ) -> SupportDialogue:
-    """Turns (merged as in `merged`) as a dialogue; `about` are further fields of `SupportDialogue`.
-
-    Raises `Dropped` ("no reply") when fewer than two turns are left.
-    """
+    """Turns, joined by `merged`, as a dialogue; `about` are further fields of `SupportDialogue`. Raises `Dropped` ("no reply")
+    if fewer than two turns are left."""
     spoken = merged(Turn(role=role, text=text) for role, text in turns)
     if len(spoken) < 2:
         raise Dropped("no reply")
@@ -50,8 +48,7 @@ def support_dialogue(
 def by_role(spoken: Iterable[tuple[str, str]], roles: dict[str, Role]) -> list[tuple[Role, str]]:
     """(speaker, text) pairs with the corpus's names replaced. Raises `Malformed` for a name that is not in `roles`."""
     pairs = list(spoken)
-    unknown = sorted({speaker for speaker, _ in pairs} - set(roles))
-    if unknown:
+    if unknown := sorted({speaker for speaker, _ in pairs} - set(roles)):
         raise Malformed(f"unknown speaker {unknown[0]!r} (known: {', '.join(roles)})")
     return [(roles[speaker], text) for speaker, text in pairs]
 
@@ -61,10 +58,9 @@ def _exchanges(pairs: Iterable[tuple[str, str]]) -> list[tuple[Role, str]]:
     return [turn for seeker, supporter in pairs for turn in (("seeker", seeker), ("supporter", supporter))]
 
 
-# An answer of ESConv's seekers, 1–5; None where it is missing, which the split files write as -1.
+# An answer of ESConv's seekers, 1–5; None if it is missing, which the split files write as -1.
 Score = Annotated[
-    Annotated[Number, Field(ge=1, le=5)] | None,
-    BeforeValidator(lambda value: None if value in ("", -1, "-1") else value),
+    Annotated[Number, Field(ge=1, le=5)] | None, BeforeValidator(lambda value: None if value in ("", -1, "-1") else value)
 ]
 
 
@@ -74,7 +70,7 @@ class _EsconvUtterance(RowModel):
 
 
 def _answer(form: str, split: str) -> Any:
-    """A survey's answer: the original JSON's name of it, and the split files'."""
+    """An answer of the survey, by its names in the original JSON (`form`) and in the split files."""
     return Field(default=None, validation_alias=AliasChoices(AliasPath("survey_score", "seeker", form), split))
 
 
@@ -83,9 +79,7 @@ class _Esconv(RowModel):
     problem_type: str
     situation: str
     dialog: list[_EsconvUtterance]
-    survey_score: dict[str, dict[str, Any] | None] | None = (
-        None  # its form is checked here; the answers are read out of it below
-    )
+    survey_score: dict[str, dict[str, Any] | None] | None = None  # checks the form; the answers are read below
     empathy: Score = _answer("empathy", "empathy")
     relevance: Score = _answer("relevance", "relevance")
     emotion_before: Score = _answer("initial_emotion_intensity", "init_intensity")
@@ -99,7 +93,7 @@ def _esconv(source: str, value: Any, source_id: str) -> SupportDialogue:
     say `usr`/`sys` (FADO's, with the survey; MultiESC's, with the turns of one side merged, without the survey). MultiESC has
     the same dialogues in another order: it is a corpus of its own here (`esconv_multi`), so that ids do not collide.
 
-    `survey` holds the answers that were given: empathy and relevance of the supporter, the seeker's emotion before and after.
+    `survey` has the answers given: empathy and relevance of the supporter, the seeker's emotion before and after.
     """
     raw = _Esconv.model_validate(value)
     return support_dialogue(
@@ -128,11 +122,9 @@ class _EmoLlm(RowModel):
 
 @by_row
 def emollm(value: Any, source_id: str) -> SupportDialogue:
-    """EmoLLM (SmartFlowAI): two Chinese sets of counselling dialogues by an LLM.
-
-    `data.json` is plain counselling; in `aiwei.json` the supporter plays a persona with stage directions and emoji. The system
-    prompt of the first exchange is left out.
-    """
+    """EmoLLM (SmartFlowAI): two Chinese sets of counselling dialogues by an LLM. `data.json` is plain counselling; in
+    `aiwei.json` the supporter plays a persona with stage directions and emoji. The system prompt of the first exchange is left
+    out."""
     pairs = ((exchange.input, exchange.output) for exchange in _EmoLlm.model_validate(value).conversation)
     return support_dialogue("emollm", source_id, "zh", _exchanges(pairs))
 
@@ -154,7 +146,7 @@ class _ExtesInstruction(RowModel):
 def extes(value: Any, source_id: str) -> SupportDialogue:
     """ExTES (Zheng et al. 2023): emotional-support dialogues by ChatGPT, with a scenario label and a description each.
 
-    The published list (`ExTES.json`, in `ExTES.zip`) of {scene, description, content: [{User} or {AI, AI Strategy}]} is known
+    We know the published list (`ExTES.json`, in `ExTES.zip`) of {scene, description, content: [{User} or {AI, AI Strategy}]}
     from public code that reads it. Its instruction form has neither label nor description: `instruction` is the seeker's last
     turn, `output` the reply to it, `history` [[seeker, supporter], ...].
     """
@@ -187,11 +179,9 @@ class _Smile(RowModel):
 
 
 def _smile(value: Any, _: str) -> SupportDialogue:
-    """SmileChat (Qiu et al. 2023, SMILE): Chinese multi-turn dialogues that ChatGPT wrote from PsyQA's single turns.
-
-    Published as a folder of `<n>.json`, each a list of {role: client|counselor, content}; also read as JSON lines of {id,
-    dialog}. `source_id` is the number of its file.
-    """
+    """SmileChat (Qiu et al. 2023, SMILE): Chinese multi-turn dialogues that ChatGPT wrote from PsyQA's single turns. Published
+    as a folder of `<n>.json`, each a list of {role: client|counselor, content}; also read as JSON lines of {id, dialog}.
+    `source_id` is the number of its file."""
     raw = _Smile.model_validate(value)
     roles: dict[str, Role] = {"client": "seeker", "counselor": "supporter"}
     return support_dialogue("smile", raw.id, "zh", by_role(((u.role, u.content) for u in raw.dialog), roles))
@@ -234,17 +224,17 @@ def escot(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
 
     `train.json`, `val.json` and `test.json` hold the annotated form. `response_only_train.json` (in the repository
     `empathetic_dialogue_train.json`) has the history as lines of text, the reply, and the same ids, which are the `source_id`s.
-    `situation` is the annotated cause of the seeker's emotion, `emotion` its sentence on the emotion: both written by an LLM,
-    and empty in the response-only form.
+    `situation` is the annotated cause of the seeker's emotion, `emotion` the sentence about it: an LLM wrote both, and they are
+    empty in the response-only form.
     """
-    seen: set[str] = set()
+    ids: set[str] = set()
     for row in (row for file in files for row in reader.json_list(file)):
         with reader.accounting(row):
             short = isinstance(row.value, dict) and "dialog_id" in row.value
             item = _escot_reply(row.value) if short else _escot_annotated(row.value)
-            if item.id in seen:
+            if item.id in ids:
                 raise Dropped("dialogue already read")
-            seen.add(item.id)
+            ids.add(item.id)
             yield item
 
 
@@ -273,11 +263,9 @@ def _escot_reply(value: Any) -> SupportDialogue:
 
 @by_row
 def augesc(value: Any, source_id: str) -> SupportDialogue:
-    """AugESC (Zheng et al., Findings of ACL 2023): dialogues that a model trained on ESConv completed, English, multi-turn.
-
-    A text file whose every line is a JSON list of [speaker, utterance] pairs, by its loader's description: no line of the
-    published file was seen here.
-    """
+    """AugESC (Zheng et al., Findings of ACL 2023): dialogues that a model trained on ESConv completed, English, multi-turn. A
+    text file in which every line is a JSON list of [speaker, utterance] pairs, according to its loader; we have not seen the
+    published file."""
     if not isinstance(value, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
         raise Malformed("expected a list of [speaker, utterance] pairs")
     if not all(isinstance(text, str) for pair in value for text in pair):
@@ -286,10 +274,10 @@ def augesc(value: Any, source_id: str) -> SupportDialogue:
 
 
 _CPSYCOUN_ROLES: dict[str, Role] = {"来访者": "seeker", "求助者": "seeker", "心理咨询师": "supporter", "支持者": "supporter"}
-# A name in brackets that plays someone (扮演) is the same person; another name, a number or no known name is not.
+# A name with somebody who is played (扮演) in brackets is the same person; another name or a number is not.
 _CPSYCOUN_HEAD = re.compile(rf"({'|'.join(_CPSYCOUN_ROLES)})(?:（[^）]*扮演[^）]*）)?[：:]")
 _CPSYCOUN_OTHER_HEAD = re.compile(rf"(?:(?:{'|'.join(_CPSYCOUN_ROLES)})[^：:，。]{{0,12}}|(?!\d)\w{{1,8}})[：:].")
-# Narration, not speech: a line in brackets, dots, or one that tells how the session went on.
+# Narration, not speech: a line in brackets, dots, or a line about the rest of the session.
 _CPSYCOUN_NARRATION = re.compile(r"[（(].*[）)]$|[….]+$|后续")
 
 
@@ -340,5 +328,5 @@ cpsycoun = by_row(
     lambda reader, file: reader.documents(file, lambda: {"file": file.as_posix(), "text": read_text(file, "corpus file")}),
 )
 
-# The sample corpora that this repository brings are in the form of our own records.
+# The bundled sample corpora are in the form of our own records.
 bundled = by_row(lambda value, _: SupportDialogue.model_validate(value))

@@ -1,9 +1,9 @@
-"""Synthetic ESC: dialogues between friends that GPT-4 wrote to match ESConv's size, ten to a scenario, in CSV files.
+"""Synthetic ESC: dialogues between friends that GPT-4 wrote to match ESConv's size, ten per scenario, in CSV files.
 
-A row holds a scenario (two agent profiles, then the scene as each agent sees it) and up to ten conversations as text. Which
-of the two supports is told by the strategy tags alone, so a conversation without tags, or with tags on both sides, is
-left out: that is all of `test_set_gpt.csv`. Tags stand in several places and brackets; all are removed. The grid of
-`datasetEmotionAnnotation.csv` holds no conversations but one emotion of the seeker for each.
+A row has a scenario (two agent profiles, then the scene as each agent sees it) and up to ten conversations as text. Only the
+strategy tags show which of the two supports, so conversations without tags, or with tags on both sides, are left out: all of
+`test_set_gpt.csv`. Tags occur in several positions and brackets; all are removed. `datasetEmotionAnnotation.csv` has the
+seeker's emotion in each conversation instead of the conversation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STRATEGY = (
     r"|others?)"
 )
 _LIST = rf"(?:(?:support )?strateg(?:y|ies)(?: used)?: *)?{_STRATEGY}(?:\s*(?:[,&+/;.-]|and|,? *and)*\s*{_STRATEGY})*"
-# A tag is a list of strategies in brackets or stars, or anything in brackets that holds an unmistakable one.
+# A tag is a list of strategies in brackets or stars, or anything in brackets with an unmistakable one.
 _CLEAR = (
     r"(?:(?:providing|proving|offering) suggestions|affirmation and reassurance|reflect\w* (?:of )?feelings|support strategy)"
 )
@@ -38,7 +38,7 @@ _TAG = re.compile(
     rf"\**[\[({{]\s*\**\s*{_LIST}\s*\**\s*[\])}}]\**|\*+\s*{_LIST}\s*:?\*+|[\[({{][^\])}}]{{0,60}}{_CLEAR}[^\])}}]{{0,60}}[\])}}]",
     re.IGNORECASE,
 )
-# `[Name - Strategy]: text` and `Name (Strategy): text` become `Name: text` before the tags go.
+# `[Name - Strategy]: text` and `Name (Strategy): text` become `Name: text` before tags are removed.
 _NAMED_TAG = re.compile(rf"^[\[(]\s*([A-Za-z .'’-]{{1,30}}?)\s*[-:,]\s*{_LIST}\s*[\])]\s*:?\s*", re.IGNORECASE)
 # Strategies without brackets: `Strategy: text` and `Strategy - text` at the start of a turn, ` - Strategy` at its end.
 _BARE_TAG = re.compile(rf"^{_LIST}\s*(?:[:–]|\s-)\s*|\s[-–]\s*{_LIST}\.?$|^{_LIST}$", re.IGNORECASE)
@@ -56,7 +56,7 @@ class _Agent:
     occupation: str
 
     def names(self, number: int) -> set[str]:
-        """How a conversation may call the agent, in lower case."""
+        """The agent's names in a conversation, in lower case."""
         full = f"{self.first} {self.last}"
         initials = "".join(word[0] for word in full.split())
         calls = {full, self.first, self.first.split()[0], self.last, initials, initials[0]}
@@ -82,48 +82,42 @@ def _agents(context: str) -> list[_Agent]:
 
 
 def _spoken(text: str, agents: list[_Agent]) -> tuple[list[tuple[int, str]], Counter[int]]:
-    """The turns of a conversation, (agent 0 or 1, text) each, and how many of each agent's turns carry tags. Raises `Dropped`
-    for one whose speakers are not known."""
+    """The turns of a conversation as (agent 0 or 1, text), and the number of each agent's turns with tags. Raises `Dropped` for
+    unknown speakers."""
     first, second = (agent.names(number) for number, agent in enumerate(agents, start=1))
-    names = dict.fromkeys(first - second, 0) | dict.fromkeys(second - first, 1)  # not what both may be called
+    names = dict.fromkeys(first - second, 0) | dict.fromkeys(second - first, 1)  # without names that fit both
     turns: list[tuple[int, str]] = []
     tags: Counter[int] = Counter()
     for line in filter(None, map(str.strip, text.splitlines())):
         tagged = bool(_NAMED_TAG.match(line) or _TAG.search(line))
-        rest = " ".join(_TAG.sub(" ", _NAMED_TAG.sub(r"\1: ", line)).split())
-        head = _HEAD.match(rest)
+        untagged = " ".join(_TAG.sub(" ", _NAMED_TAG.sub(r"\1: ", line)).split())
+        head = _HEAD.match(untagged)
         speaker = _speaker(head, names) if head else None
         if head and speaker is not None:
-            words = (rest[head.end() :].removesuffix(")") if rest.startswith("(") else rest[head.end() :]).strip()
-            again = _HEAD.match(words)  # the name stood before the tag and after it
+            words = untagged[head.end() :].removesuffix(")" if untagged.startswith("(") else "").strip()
+            again = _HEAD.match(words)  # the name occurred before and after the tag
             if again and _speaker(again, names) == speaker:
-                words = words[again.end() :]
-            turns.append((speaker, _unquoted(words)))
-        elif not rest or _BRACKETED.match(rest) or _BARE_TAG.fullmatch(rest):  # a tag or a stage direction on its own line
+                words = words[again.end() :].strip()
+            quoted = len(words) > 1 and words[0] in '"“' and words[-1] in '"”'
+            turns.append((speaker, words[1:-1].strip() if quoted else words))
+        elif not untagged or _BRACKETED.match(untagged) or _BARE_TAG.fullmatch(untagged):  # a lone tag or stage direction
             continue
         elif not turns:
             raise Dropped("turns without a speaker")
-        elif _LABEL.match(rest):
+        elif _LABEL.match(untagged):
             raise Dropped("a speaker or a label that is none of the two agents")
         else:
-            turns[-1] = (turns[-1][0], f"{turns[-1][1]}\n{rest}")
-        who, words = turns[-1]
-        turns[-1] = (who, _BARE_TAG.sub("", words).strip())
-        tags[who] += tagged or turns[-1][1] != words
+            turns[-1] = (turns[-1][0], f"{turns[-1][1]}\n{untagged}")
+        agent, words = turns[-1]
+        turns[-1] = (agent, _BARE_TAG.sub("", words).strip())
+        tags[agent] += tagged or turns[-1][1] != words
     return turns, +tags
 
 
 def _speaker(head: re.Match[str], names: dict[str, int]) -> int | None:
-    """Whose turn begins here: by name, or by what stands in brackets behind it."""
-    for call in (head[1], head[2] or ""):
-        if call.strip().lower() in names:
-            return names[call.strip().lower()]
-    return None
-
-
-def _unquoted(text: str) -> str:
-    text = text.strip()
-    return text[1:-1].strip() if len(text) > 1 and text[0] in '"“' and text[-1] in '"”' else text
+    """The agent whose turn begins here, by the name or by the brackets after it."""
+    calls = (call.strip().lower() for call in (head[1], head[2] or ""))
+    return next((names[call] for call in calls if call in names), None)
 
 
 def _item(text: str, source_id: str, agents: list[_Agent], emotion: str) -> SupportDialogue:
@@ -138,7 +132,7 @@ def _item(text: str, source_id: str, agents: list[_Agent], emotion: str) -> Supp
 
 
 def _emotions(file: Path, strict: bool) -> dict[tuple[str, str], str]:
-    """(scenario, column) → emotion. Label rows are no units of the corpus, so they are not counted."""
+    """(scenario, column) → emotion. Rows of labels are no units of the corpus, so they are not counted."""
     labels: dict[tuple[str, str], str] = {}
     reader = CorpusReader(BuildStep("labels"), strict)
     for row in reader.csv(file):
@@ -151,10 +145,8 @@ def _emotions(file: Path, strict: bool) -> dict[tuple[str, str], str]:
 
 
 def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
-    """Every conversation of every row is a unit; `source_id` is `file stem/scenario/number`.
-
-    `age`, `gender` and `occupation` are those of the seeker's profile; `emotion` is the annotated file's label.
-    """
+    """Every conversation of every row is a unit; `source_id` is `file stem/scenario/number`. `age`, `gender` and `occupation`
+    come from the seeker's profile, `emotion` from the annotated file."""
     emotions = {key: label for file in files if file.stem == _LABELS for key, label in _emotions(file, reader.strict).items()}
     for file in files:
         if file.stem == _LABELS:
@@ -166,12 +158,11 @@ def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
                 agents = _agents(raw.context)
                 columns = [name for name, text in row.value.items() if _CONVERSATION.fullmatch(name) and text.strip()]
                 if len(agents) != 2 or not columns:
-                    counts = f"found {len(agents)} and {len(columns)}"
-                    columns = []
+                    counts, columns = f"found {len(agents)} and {len(columns)}", []
                     raise Malformed(f"expected two agent profiles and a conversation, {counts}")
             for column in columns:
                 where, text = f"{row.where}, {column}", row.value[column]
-                # The row itself is counted already: it stands for its first conversation.
+                # The row itself is counted already, as its first conversation.
                 unit = CorpusRow(where, text) if column == columns[0] else reader.row(where, text)
                 source_id = f"{file.stem}/{raw.scenario}/{column.split()[1]}"
                 emotion = emotions.get((raw.scenario, column), "") if file.stem == "datasetStrategiesAnnotation" else ""

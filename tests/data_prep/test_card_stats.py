@@ -18,7 +18,7 @@ from core.files import CONFIGS, write_jsonl
 from core.ledger import Build
 from core.records import Language, RoleCard
 from data_prep.cards import load_cards
-from data_prep.cards.stats import OUTSIDE, STAGES, StageCounts, distribution, stages_of, table6, table9
+from data_prep.cards.stats import OUTSIDE, STAGES, StageCounts, stages_of, table6, table9, tree
 from data_prep.cards.taxonomy import Taxonomy, load_taxonomy
 from data_prep.commands import check as command
 from data_prep.commands.keep_sheets import CARD_SHEET, export_cards, read_keep
@@ -125,7 +125,7 @@ def decided(path: Path, cards: list[RoleCard]) -> dict[str, bool]:
         ("card-1,,", "card-1,maybe,", r"keep\.csv:3, column keep: write yes or no, not 'maybe'"),
         ("card-1,,", "card-1,,", r"keep\.csv:3, column keep: .* it is empty"),
         ("card-1,,", "card-9,no,", r"keep\.csv:3, column card_id: unknown card 'card-9': did you mean card-1"),
-        ("card-1,,", "card-0,no,", r"keep\.csv:3, column card_id: card card-0 stands twice"),
+        ("card-1,,", "card-0,no,", r"keep\.csv:3, column card_id: card card-0 occurs twice"),
         ("Flat 1", "Flat 3", r"keep\.csv:3, column problem: not the problem of card card-1"),
         ("card_id,keep", "card_id,keeps", r"keep\.csv:1: unknown column 'keeps': did you mean keep"),
         ("card-1,,", "card-1,no,x,y,", r"keep\.csv:3: 12 cells, expected 10"),
@@ -223,7 +223,7 @@ def test_table9_counts_every_card_once_beside_the_printed_figures() -> None:
 
 
 def test_distribution_holds_what_is_there_in_the_order_of_the_tree() -> None:
-    bars = distribution(CARDS, load_taxonomy())
+    bars = [bar for bar in tree(CARDS, load_taxonomy()) if bar.total]
     assert [(bar.place[-1], bar.total) for bar in bars] == [
         ("Family and Life", 4),
         ("Marriage relationship", 1),

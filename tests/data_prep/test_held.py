@@ -141,7 +141,7 @@ ANSWER = {"role": "supporter", "text": "b"}
         ("d.txt", "", r"d\.txt: .* read from \.jsonl or \.csv"),
         ("d.jsonl", as_lines([TALK]), r"d\.jsonl:1: turns: .* the supporter says nothing"),
         ("d.jsonl", as_lines([TALK | {"turns": [ANSWER, {"role": "seeker"}]}]), r"d\.jsonl:1: turns\.1\.text: "),
-        ("d.jsonl", as_lines([TALK | {"turns": [*TALK["turns"], ANSWER]}] * 2), r"d\.jsonl:2: situation: .* stands twice"),
+        ("d.jsonl", as_lines([TALK | {"turns": [*TALK["turns"], ANSWER]}] * 2), r"d\.jsonl:2: situation: .* occurs twice"),
     ],
 )
 def test_errors_of_whole_files(name: str, text: str, message: str, given: Path) -> None:

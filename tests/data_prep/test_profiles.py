@@ -230,7 +230,7 @@ def test_check_exits_by_what_it_finds(run: Run) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("key: money", "key: study"), "'study' stands twice"),
+        (("key: money", "key: study"), "'study' occurs twice"),
         (("first: 18", "first: 19"), "young has to begin at 18"),
         (("pensioner", "pension("), "pattern 'pension(':"),
     ],

@@ -71,7 +71,7 @@ def test_a_cell_too_long_for_xlsx_is_an_error(tmp_path: Path) -> None:
         (b"", "empty; expected a header"),
         (b"id,txt\na,b\n", r"s\.csv:1: unknown column 'txt': did you mean text"),
         (b"id\na\n", r"s\.csv:1: column 'text' is missing"),
-        (b"id,text,text\na,b,c\n", "column 'text' stands twice"),
+        (b"id,text,text\na,b,c\n", "column 'text' occurs twice"),
         (b"id,text\na\n", r"s\.csv:2: 1 cells, expected 2"),
         (b"id,text\na,b,c\n", r"s\.csv:2: 3 cells, expected 2"),
         (b'id,text\na,b\nc,"open\n', r"s\.csv:3: malformed CSV"),
@@ -327,7 +327,7 @@ def change(column: str, value: str) -> Callable[[dict[str, str]], None]:
     ("column", "value", "message"),
     [
         ("card_id", "c33", r"first\.csv:\d, column card_id: unknown card 'c33': did you mean c"),
-        ("card_id", "c1", r"first\.csv:\d, column card_id: card c1 stands twice"),
+        ("card_id", "c1", r"first\.csv:\d, column card_id: card c1 occurs twice"),
         ("card_id", "", "column card_id: empty"),
         ("quality", "", r"first\.csv:\d, column quality: empty"),
         ("quality", "middel", "column quality: unknown word 'middel': did you mean middle"),

@@ -202,6 +202,6 @@ def test_the_command(
         assert code == 2 and problem in error, error
     ranker = write_recipe(tmp_path / "k.yaml", "rank", tiny["llama"], data, tmp_path / "out")
     supporter = CONFIGS / "train" / "esc_supporter.yaml"
-    for recipe, problem in ((ranker, "test.jsonl"), (supporter, "`esc-eval run` measures supporters")):
+    for recipe, problem in ((ranker, "test.jsonl"), (supporter, "only rankers and seekers are tested here")):
         code, _, error = call(capsys, monkeypatch, recipe, "--out", out, "--use_cpu", "true")
         assert code == 2 and problem in error, error

@@ -348,9 +348,7 @@ def test_a_kernel_is_explained_by_the_plan_and_refused_without_its_package(monke
         assert f"{kernel}: comes from the hub" in note
         assert ("the ranker then reads a dialogue once per question" in note) is reads_trees
     monkeypatch.setattr(import_utils, "is_kernels_available", lambda: False)
-    with pytest.raises(
-        UserError, match=r"kernels-community/flash-attn2 is loaded by the package kernels \(from 0\.17\.\d to below"
-    ):
+    with pytest.raises(UserError, match=r"kernels-community/flash-attn2 needs the package kernels \(from 0\.17\.\d to below"):
         check_machine(recipe)
 
 

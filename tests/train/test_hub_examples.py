@@ -68,7 +68,7 @@ def test_examples_on_the_hub_are_read_or_one_clear_error_says_why_not(hub: FakeH
     assert scores == "6 of esc_eval" and whole == "3"
     assert told[0] == "me/talks: it has the parts train, validation: name one, as me/talks/train"
     for line, name, word in ((told[1], "me/talks", "tarin"), (told[2], "me/nothing", "me/nothing")):
-        assert line.startswith(f"{name}: no file here, and no data set that can be had from the hub: ") and word in line
+        assert line.startswith(f"{name}: neither a local file nor an available data set on the hub: ") and word in line
     assert "me/talks.jsonl" in told[3] and "hub" not in told[3] and len(told) == 4
     cached, other = read(hub, tmp_path, "me/talks/train", "me/other/train", HF_HUB_OFFLINE="1")
-    assert cached == "3" and other.startswith("me/other: no file here, and no data set that can be had from the hub: ")
+    assert cached == "3" and other.startswith("me/other: neither a local file nor an available data set on the hub: ")

@@ -115,7 +115,7 @@ def test_a_quantised_base_needs_its_package_and_is_not_divided(
     monkeypatch.undo()
     monkeypatch.setattr("train.models.need_modules", lambda *_, **__: None)
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    with pytest.raises(UserError, match="load_in_4bit: a quantised base is not divided"):
+    with pytest.raises(UserError, match="load_in_4bit: a quantised base cannot be sharded"):
         load_base(parse_recipe("role", ["--config", str(path)]))
 
 

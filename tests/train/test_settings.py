@@ -130,14 +130,14 @@ def test_kernels_reach_the_base_and_nothing_else_does(tmp_path: Path, tiny: dict
     from train.plan import make_plan
     from train.run import check_machine
 
-    assert "only use_kernels: true is taken" in refused(recipe(tmp_path, model_init_kwargs={"use_cache": False}))
+    assert "only use_kernels: true is allowed" in refused(recipe(tmp_path, model_init_kwargs={"use_cache": False}))
     data = write_data(tmp_path, "role", train=4, valid=2)
     given = {"model_init_kwargs": {"use_kernels": True}}
     made = parse_recipe(
         "role", ["--config", str(write_recipe(tmp_path / "k.yaml", "role", tiny["llama"], data, tmp_path / "out", **given))]
     )
     assert any(note.startswith("model_init_kwargs: use_kernels: comes from the hub") for note in make_plan(made)["notes"])
-    with pytest.raises(UserError, match="model_init_kwargs: use_kernels is loaded by the package kernels"):
+    with pytest.raises(UserError, match="model_init_kwargs: use_kernels needs the package kernels"):
         check_machine(made)
     asked: list[Any] = []
     monkeypatch.setattr("transformers.PreTrainedModel.set_use_kernels", lambda model, use, *_, **__: asked.append(use))

@@ -147,12 +147,12 @@ def test_two_processes_hold_dialogues_of_their_own_and_learn_together(tmp_path: 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"judge": ""}, "seeker, judge: name the models that are served"),
+        ({"judge": ""}, "seeker, judge: name the served models"),
         ({"length_cost": -1}, "length_cost, free_characters: not below 0"),
         ({"num_generations": 7}, "divisible"),
         ({"use_peft": False}, "use_peft: set it to true"),
         ({"seeker": "embedded"}, "model embedded: no server is started for training"),
-        ({"valid_file": "train.jsonl"}, "train.jsonl: train-0; validation on them would mean nothing"),
+        ({"valid_file": "train.jsonl"}, "train.jsonl: train-0; validate on other examples"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
