@@ -97,7 +97,7 @@ class CorpusReader:
 
     def jsonl(self, path: Path, first: int = 1) -> Iterator[CorpusRow]:
         """The lines of a JSON-lines file that are not blank, from line `first` on."""
-        for number, line in numbered_lines(path, "corpus file"):
+        for number, line in numbered_lines(path, "file"):
             if number >= first:
                 row = self.row(f"{path}:{number}", None)
                 with self.accounting(row):
@@ -117,12 +117,12 @@ class CorpusReader:
 
     def json(self, path: Path) -> Any:
         """A whole JSON file, not counted: for files whose units are nested deeper (count them with `row`)."""
-        return self.tidied(read_json(path, "corpus file"))
+        return self.tidied(read_json(path, "file"))
 
     def csv(self, path: Path, needed: Sequence[str] = ()) -> Iterator[CorpusRow]:
         """The records of a CSV file with a header, as dicts; a record's place is its first line. Raises `UserError` for a
         header that lacks a `needed` column or has a column twice."""
-        records = csv_records(path, read_text(path, "corpus file"))
+        records = csv_records(path, read_text(path, "file"))
         lines = [(f"{path}:{line}", cells) for line, cells in records if cells]  # no blank lines
         names = _columns(path, lines, needed)
         for where, cells in lines[1:]:

@@ -27,6 +27,8 @@ def given_people(cards: Any, profiles: bool, settings: Mapping[str, Any]) -> lis
     """Role cards, or `profiles`, from records, dicts with their fields or a data frame. Raises `UserError` with all errors of
     cards, by position and field."""
     rows = _rows(cards)
+    if not rows:
+        raise UserError(f"{'profiles' if profiles else 'cards'}: none given")
     if profiles:
         return [row if isinstance(row, Profile) else _record(Profile, row, f"profiles[{n}]") for n, row in enumerate(rows)]
     if all(isinstance(row, RoleCard) for row in rows):
@@ -40,7 +42,9 @@ def given_people(cards: Any, profiles: bool, settings: Mapping[str, Any]) -> lis
 def given_dialogues(dialogues: Any, settings: Mapping[str, Any]) -> list[Dialogue]:
     """Dialogues from records, or from dicts in any form that `data_prep.dialogue_files` reads. Raises `UserError` as for
     cards."""
-    rows = ((f"dialogues[{n}]", row) for n, row in enumerate(_rows(dialogues)))
+    rows = [(f"dialogues[{n}]", row) for n, row in enumerate(_rows(dialogues))]
+    if not rows:
+        raise UserError("dialogues: none given")
     return dialogues_of(rows, only_language(settings), settings.get("roles"), "own").dialogues
 
 

@@ -116,7 +116,7 @@ class CallableSpec(ModelSpec):
         async def begun() -> Any:
             agent = self._model
             if isinstance(agent, type):
-                agent = await asyncio.get_running_loop().run_in_executor(self._thread, agent)
+                agent = await self._in_thread(agent)
             if start := getattr(agent, "start", None):
                 await self._called(start, {**arguments, "messages": messages}, timeout_s)
             return agent
@@ -159,8 +159,19 @@ class CallableSpec(ModelSpec):
                 future = asyncio.run_coroutine_threadsafe(result_of_call(), loop)
                 return await asyncio.wait_for(asyncio.wrap_future(future), timeout_s)
             return await asyncio.wait_for(result_of_call(), timeout_s)
-        result = await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        result = await self._in_thread(call)
         return await result if inspect.isawaitable(result) else result
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        """The result of a call in the model's thread."""
+
+        def called() -> object:
+            try:
+                return call()
+            except StopIteration as error:  # no future can hold it, and whoever waits would wait for ever
+                raise RuntimeError(f"model {self.name} raised StopIteration: it has no more replies") from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, called)
 
 
 # ---- agents behind HTTP: asked as their spec says, with a session per dialogue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,12 @@ def own_cards(
 
 
 def _tidied(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """A row without its empty cells (null, a data frame's NaN, "  "); numbers as text (34.0 is 34)."""
+    """A row without its empty cells (null, a data frame's NaN or NaT, "  "); numbers and dates as text (34.0 is 34)."""
     tidied = {}
     for column, value in row.items():
+        value = value.item() if hasattr(value, "item") else value  # a number of numpy
+        if isinstance(value, date):
+            value = value.isoformat() if value == value else None
         if isinstance(value, float):
             value = f"{value:.0f}" if value.is_integer() else "" if value != value else str(value)
         elif isinstance(value, int | str) and not isinstance(value, bool):

@@ -239,7 +239,7 @@ def test_all_faults_of_a_file_are_told_together_with_line_and_field(tmp_path: Pa
         f"{path}:2: message 1: role: 'coach' is unknown: name its side: --set roles.coach=seeker (or supporter)",
         f"{path}:2: message 2: role: 'Mum' is unknown: name its side: --set roles.Mum=seeker (or supporter)",
         f"{path}:2: message 3: role: 'coach' is unknown: name its side: --set roles.coach=seeker (or supporter)",
-        f"{path}:3: language: missing: give --language LANGUAGE, or a field language",
+        f"{path}:3: language: missing: give --language LANGUAGE (in Python: languages=[…]), or a field language",
         f"{path}:4: {lists} {nothing}",
         f"{path}:5: {lists} no text by either side",
         f"{path}:6: trial: a number is expected (got 'x')",

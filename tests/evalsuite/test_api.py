@@ -253,6 +253,9 @@ def test_a_models_own_error_is_raised_and_what_was_answered_stays(tmp_path: Path
         simulate(CARDS[:1], supporter={"one": forgetful}, **settings)
     simulate(CARDS[:1], supporter={"one": supporter}, **settings)
     assert supporter.asked == 2
+    replies = iter(["The only one."])
+    with pytest.raises(RuntimeError, match="model two raised StopIteration: it has no more replies"):
+        simulate(CARDS[:1], supporter={"two": lambda messages: next(replies)}, **settings)
 
 
 def test_what_a_model_never_answers_is_warned_of_and_kept_as_lost(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -49,6 +50,12 @@ def test_dicts_and_frames_are_cards(make: Any) -> None:
     ]
 
 
+def test_numbers_of_numpy_and_dates_are_text() -> None:
+    row = {"problem": "x", "age": np.int64(34), "source_id": pd.Timestamp("2026-05-01"), "category": pd.NaT}
+    (card,) = given_people([row], False, {"languages": ["en"]})
+    assert (card.age, card.source_id, card.category) == ("34", "2026-05-01T00:00:00", None)
+
+
 def test_records_and_dicts_may_be_mixed_in_their_order() -> None:
     known = load_cards(bundled_cards("en"))[:1]
     assert [card.problem for card in given_people([ROWS[0], *known, ROWS[1]], False, {"languages": ["en"]})] == [
@@ -67,6 +74,10 @@ def test_every_fault_of_dicts_is_told_with_position_and_field() -> None:
         score([{"id": "a"}, {"id": "b", "turns": 3}], judge=judge, quiet=True)
     places = [line.partition(": ")[0] for line in str(caught.value).splitlines()]
     assert places == ["dialogues[0]", "dialogues[0]", "dialogues[1]", "dialogues[1]"]
+    with pytest.raises(UserError, match="^cards: none given$"):
+        simulate([], supporter=supporter, seeker=seeker)
+    with pytest.raises(UserError, match="^dialogues: none given$"):
+        score([], judge=judge)
     with pytest.raises(UserError, match=r"^profiles\[0\]: .*language"):
         simulate([{"id": "a"}], supporter=supporter, seeker=seeker, framework="emoharbor", quiet=True)
 
