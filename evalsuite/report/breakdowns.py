@@ -34,17 +34,17 @@ def breakdowns(tally: Tally, cards: Mapping[str, RoleCard]) -> tuple[list[Table]
 
 def _length_chart(replies: Sequence[Replies], effects: Sequence[LengthEffect]) -> Iterator[Chart]:
     """A panel per language and scorer: a dot per dialogue, a diamond a supporter's mean."""
-    pooled = {(one.language, one.scorer): one.cells[AVERAGE] for one in effects if one.supporter is None}
-    names = short_names(one.scorer for one in replies)
+    pooled = {(effect.language, effect.scorer): effect.cells[AVERAGE] for effect in effects if effect.supporter is None}
+    names = short_names(part.scorer for part in replies)
     titles, traces, drawn_all = [], [], True
-    for (language, scorer), group in group_by(replies, lambda one: (one.language, one.scorer)).items():
-        read = [(clean(one.supporter), one.lengths, one.scores[:, -1], ~np.isnan(one.scores[:, -1])) for one in group]
-        points = [(x, y, who) for who, xs, ys, known in read for x, y in zip(xs[known], ys[known], strict=True)]
+    for (language, scorer), group in group_by(replies, lambda part: (part.language, part.scorer)).items():
+        read = [(clean(part.supporter), part.lengths, part.scores[:, -1], ~np.isnan(part.scores[:, -1])) for part in group]
+        points = [(x, y, who) for who, xs, ys, defined in read for x, y in zip(xs[defined], ys[defined], strict=True)]
         if not points:
             continue
         step = -(-len(points) // DOTS)
         drawn_all = drawn_all and step == 1
-        means = [(xs[known].mean(), ys[known].mean(), f"{who}, mean") for who, xs, ys, known in read if known.any()]
+        means = [(xs[defined].mean(), ys[defined].mean(), f"{who}, mean") for who, xs, ys, defined in read if defined.any()]
         traces.append([_dots("dialogue", points[::step]), _dots("supporter", means)])
         name = name_of(language) + (f", {clean(names[scorer])}" if len(names) > 1 else "")
         titles.append(f"{name}: correlation {fmt(pooled[language, scorer])}")

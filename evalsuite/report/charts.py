@@ -162,7 +162,7 @@ def dot_panels(
 ) -> Figure:
     """Panels of marks on the same rows, on an axis of 0–100."""
     room = {"margin": {"l": 7 * min(30, max(map(len, rows))) + 16}, "meta": {"least": 110 if columns > 2 else 200}}
-    legend = any(one["name"] for one in traces[0])
+    legend = any(drawn["name"] for drawn in traces[0])
     axis = named_rows(rows, (0.3, -0.7))
     return panels("dots", titles, traces, columns, len(rows) * height + 16, showlegend=legend, yaxis=axis, **room)
 

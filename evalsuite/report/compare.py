@@ -34,7 +34,7 @@ def comparison_sheet(comparison: RunComparison) -> Sheet:
         cautions=[*_cautions(comparison)],
         findings=[
             *(verdicts or ["Nothing could be compared: no model of one run belongs to one of another."]),
-            *(said for sure, said in _beliefs(comparison) if sure),
+            *(sentence for sure, sentence in _beliefs(comparison) if sure),
             *_dimensions(comparison),
             *_changes(comparison),
         ],
@@ -95,7 +95,7 @@ def _cautions(comparison: RunComparison) -> Iterator[str]:
     first, *others = comparison.runs
     if any(EMBEDDED_PREFIX in str(run.config) for run in comparison.runs):
         yield PLUMBING
-    yield from (said for sure, said in _beliefs(comparison) if not sure)
+    yield from (sentence for sure, sentence in _beliefs(comparison) if not sure)
     for run in others:
         changed = [where for where, *_ in changed_leaves(made_with(first.config), made_with(run.config))]
         if settings := dict.fromkeys(".".join(where.split(".")[:2]) for where in changed):
@@ -109,7 +109,7 @@ def _forests(comparison: RunComparison) -> Iterator[Forest]:
     """Differences in the average and on every dimension: of one pair also in each language; nothing where none was compared."""
     averages, rubric = comparison.decisive, comparison.rubric
     own = [pair for pair in comparison.models(comparison.pooled) if pair[2].dimension is not None]
-    ends = reach(one.estimate for *_, one in (*averages, *own))
+    ends = reach(gap.estimate for *_, gap in (*averages, *own))
     if len(averages) == 1:
         several = comparison.languages if len(comparison.languages) > 1 else []
         whole = {"all languages" if several else "average": averages}

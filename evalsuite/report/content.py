@@ -96,7 +96,7 @@ def report_run(
     printed: a reader who stops listening (`| head`) costs no file. Raises `UserError` when the folder holds no judgements yet.
     """
     content = content_of(run, made)
-    lost = any(one.lost for one in content.tally.dialogues) or any(one.lost for one in content.tally.verdicts)
+    lost = any(dialogue.lost for dialogue in content.tally.dialogues) or any(verdict.lost for verdict in content.tally.verdicts)
     if not lost and not any(stage.get("unfinished") for stage in run.timing().values()):  # a budget's end is nobody's look
         run.look(cards_of(content.tally.dialogues))
     content = replace(content, tables=list(beside([*content.tables, *more(content.tally)])))
@@ -167,7 +167,7 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
     once = tally  # what it has computed is computed once where every dialogue is distinct
     if len(drawn) < len(dialogues):
         kept = [dialogue for dialogue in dialogues if dialogue.id in drawn]
-        once = replace(tally, dialogues=kept, judgements=[one for one in verdicts if one.dialogue_id in drawn])
+        once = replace(tally, dialogues=kept, judgements=[verdict for verdict in verdicts if verdict.dialogue_id in drawn])
     rubric = tally.rubric
     timing, used = run.timing(), run.usage()
     seconds = {stage: float(figures["seconds"]) for stage, figures in timing.items()}
@@ -180,7 +180,7 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
     judged = {
         f"{model} ({stage.split()[0]})": sums for stage, roles in used.items() for model, sums in roles.get("judge", {}).items()
     }
-    files = {one.judge: one.folder / "agreement.json" for one in judges}
+    files = {judge.judge: judge.folder / "agreement.json" for judge in judges}
     agreements = {judge: read_object(file, file.name)["agreement"] for judge, file in files.items() if file.exists()}
     synthetic = config.synthetic_gold
     gold_tables, gold_charts = _gold(run, judges, scored, agreements, synthetic)
@@ -191,7 +191,7 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
     broken_down, breakdown_charts = breakdowns(once, cards)
     audited = simulator.audit(dialogues, {d.id: cards[d.card_id] for d in dialogues if d.card_id in cards})
     # How well the scores distinguish supporters (EmoHarbor table 2), where there are several.
-    several = len({one.supporter for one in tally.contestants}) > 1
+    several = len({contestant.supporter for contestant in tally.contestants}) > 1
     distinguished = discrimination.run_tables(discrimination.of_run(tally.contestants, rubric), rubric) if several else ()
     kinds = run.store.asked_again()
     named = ", ".join(f"{count:,} {reason} of the {role} {spec}" for role, spec, reason, count in kinds)
@@ -271,7 +271,7 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
 def _unplanned(looks: Looks | None, seen: Collection[int], tally: Tally) -> Iterator[str]:
     """A difference was found in a run that was looked at before, on fewer cards, though nobody had planned to."""
     unplanned = sorted(set(seen) - set(looks.cards if looks else ()))
-    if len({*seen}) > 1 and unplanned and any(one.holds for board in tally.pooled for one in board.asked):
+    if len({*seen}) > 1 and unplanned and any(difference.holds for board in tally.pooled for difference in board.asked):
         yield (
             f"This run was looked at on {', '.join(map(str, sorted({*seen})))} cards and grew in between: who goes on until a "
             "difference is found finds one by chance in more than 5 of 100 runs. --until decided plans its looks."
@@ -280,7 +280,7 @@ def _unplanned(looks: Looks | None, seen: Collection[int], tally: Tally) -> Iter
 
 def _behind(tally: Tally, judges: Sequence[JudgementSet]) -> Iterator[str]:
     """Which judges have not judged all that others have: a run grows judge by judge."""
-    judged = {one.judge: {j.dialogue_id for j in tally.verdicts if j.judge == one.judge} for one in judges}
+    judged = {judge.judge: {j.dialogue_id for j in tally.verdicts if j.judge == judge.judge} for judge in judges}
     every = set().union(*judged.values())
     for judge, dialogues in judged.items():
         if lacking := len(every - dialogues):
@@ -294,7 +294,7 @@ def _gold(
     rubric, mode = scored.rubric, scored.mode
     note = "synthetic gold, scores hold by construction" if synthetic else ""
     labels = {key: dimension.label.get("en", key) for key, dimension in rubric.dimensions.items()}
-    gold = [judgement for one in judges for judgement in one.records("gold_judgements.jsonl")]
+    gold = [judgement for judge in judges for judgement in judge.records("gold_judgements.jsonl")]
     judgements = judgements_in_order(gold, rubric)
     scores = gold_of(judgements, _records(run.folder / "gold_scores.jsonl", HumanScore))
     clusters = clusters_of(_records(run.folder / "gold_dialogues.jsonl", Dialogue))
@@ -321,8 +321,8 @@ def _asked(run: Run, judges: Sequence[JudgementSet]) -> Iterator[tuple[str, str]
     taken = {spec: report_of([record for (name, _), record in learnt.items() if name == spec]) for spec, _ in sorted(learnt)}
     for judge in judges:
         settings = run.config().root.get(judge.stage, {})
-        asked = [f"pack {settings.get('prompts', {}).get('pack')}", f"method {settings.get('method')}"]
-        yield f"Judge {judge.judge}", "; ".join([*asked, *taken.pop(judge.judge, [])])
+        settled = [f"pack {settings.get('prompts', {}).get('pack')}", f"method {settings.get('method')}"]
+        yield f"Judge {judge.judge}", "; ".join([*settled, *taken.pop(judge.judge, [])])
     yield from ((f"Model {name}", "; ".join(sentences)) for name, sentences in taken.items() if sentences)
 
 
@@ -342,8 +342,8 @@ def _risks(dialogues: Sequence[Dialogue], risks: Sequence[risk.RiskTurn]) -> dic
     """Dialogue id → place of a turn → what it is about. Thoughts are shown too: one that voices danger counts as its turn does,
     but only here, since no supporter could answer it."""
     about: dict[str, dict[int, list[risk.Category]]] = defaultdict(dict)
-    for one in risks:
-        about[one.dialogue.id][one.turn] = list(one.categories)
+    for risky in risks:
+        about[risky.dialogue.id][risky.turn] = list(risky.categories)
     for dialogue in dialogues:
         for place, turn in enumerate(dialogue.turns):
             thoughts = "\n".join(map(str, (turn.state or {}).values()))
@@ -365,10 +365,10 @@ def _warnings(tally: Tally, specs: dict[str, dict[str, Any]]) -> Iterator[str]:
     played = {(dialogue.framework, dialogue.simulator) for dialogue in tally.dialogues}
     seekers = sorted({name for framework, simulator in played for name in _players(framework, simulator)})
     judges = sorted({judgement.judge for judgement in tally.judgements})
-    known = bases([*supporters, *seekers, *judges], specs)
+    families = bases([*supporters, *seekers, *judges], specs)
     for role, names, harm in (("judge", judges, "its scores may favour"), ("seeker", seekers, "it may draw out the best in")):
         for name in names:
-            likes = {supporter: alike(name, supporter, known) for supporter in supporters}
+            likes = {supporter: alike(name, supporter, families) for supporter in supporters}
             sharing = [f"{supporter} ({how})" for supporter, how in likes.items() if how]
             if sharing:
                 whom = "it" if len(sharing) == 1 else "them"

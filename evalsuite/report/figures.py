@@ -74,13 +74,13 @@ def curve(name: str, place: int, points: Sequence[tuple[int, Estimate, str]], st
         line={"color": colour, "dash": _DASHES[place % len(_DASHES)]},
         marker={"color": colour, "symbol": "square" if place % 2 else "circle"},
     )
-    known = [(at, estimate.low, estimate.high) for at, estimate, _ in points if estimate.low is not None]
-    if not band or not known:
+    bounded = [(at, estimate.low, estimate.high) for at, estimate, _ in points if estimate.low is not None]
+    if not band or not bounded:
         return [line]
     if step:  # the band turns the corners that the line turns
-        known = [known[0], *(p for old, new in pairwise(known) for p in ((new[0], *old[1:]), new))]
-    at = [point[0] for point in known]
-    around = {"x": [*at, *at[::-1]], "y": [*(low for _, low, _ in known), *(high for _, _, high in known[::-1])]}
+        bounded = [bounded[0], *(p for old, new in pairwise(bounded) for p in ((new[0], *old[1:]), new))]
+    at = [point[0] for point in bounded]
+    around = {"x": [*at, *at[::-1]], "y": [*(low for _, low, _ in bounded), *(high for _, _, high in bounded[::-1])]}
     return [trace("band", fillcolor=colour, legendgroup=name, **around), line]
 
 
@@ -112,7 +112,7 @@ def panels(
     layout["annotations"], data = [], []
     for index, (title, of_panel) in enumerate(zip(titles, traces, strict=True)):
         x, y = (f"{axis}{index + 1 if index else ''}" for axis in "xy")
-        data += [one | {"xaxis": x, "yaxis": y} | ({"showlegend": False} if index else {}) for one in of_panel]
+        data += [line | {"xaxis": x, "yaxis": y} | ({"showlegend": False} if index else {}) for line in of_panel]
         first = {} if index % columns == 0 or "ticktext" not in axes[1] else {"showticklabels": False}
         layout |= {x.replace("x", "xaxis"): axes[0], y.replace("y", "yaxis"): axes[1] | first}
         place = {"xref": f"{x} domain", "yref": f"{y} domain", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"}

@@ -89,9 +89,9 @@ def dimension_forest(board: Board, rubric: Rubric) -> Forest:
 
 def difference_forests(board: Board) -> Iterator[Forest]:
     """For every supporter that the others may be compared with, by how many points of the average they are ahead of it."""
-    ends = reach(one.estimate for one in board.differences)
-    gaps = {(one.second, one.first): one for one in board.differences}
-    gaps |= {(one.first, one.second): replace(one, estimate=one.estimate.times(-1)) for one in board.differences}
+    ends = reach(gap.estimate for gap in board.differences)
+    gaps = {(gap.second, gap.first): gap for gap in board.differences}
+    gaps |= {(gap.first, gap.second): replace(gap, estimate=gap.estimate.times(-1)) for gap in board.differences}
     rows = list(_rows(board))
     for reference, name, _ in rows:
         lines = [
@@ -118,5 +118,5 @@ def _rows(board: Board) -> list[tuple[int, str, bool]]:
 
 def reach(estimates: Iterable[Estimate]) -> int:
     """How far an axis of differences goes to both sides of 0, in points."""
-    ends = (end for one in estimates for end in (one.mean, one.low, one.high) if end is not None)
+    ends = (end for estimate in estimates for end in (estimate.mean, estimate.low, estimate.high) if end is not None)
     return max(10, 10 * math.ceil(max(map(abs, ends), default=0) / 10))

@@ -46,12 +46,12 @@ class Gates:
     def parse(cls, fail_under: Sequence[str], baseline: Path | None, rubric: Rubric, judge: str | None) -> Gates | None:
         """The gates that the options name; None without any. Raises `UserError` for a dimension that the rubric lacks, a score
         that is none, and a baseline that is no run scored by this judge on this rubric."""
-        known = [*rubric.dimensions, AVERAGE]
+        names = [*rubric.dimensions, AVERAGE]
         least = []
         for text in fail_under:
             name, score = name_and_value("--fail-under", text, f"DIMENSION=SCORE, such as {AVERAGE}=60")
-            if name not in known:
-                raise UserError(f"--fail-under {text}: {name!r} is no dimension of rubric {rubric.name}: {near(name, known)}")
+            if name not in names:
+                raise UserError(f"--fail-under {text}: {name!r} is no dimension of rubric {rubric.name}: {near(name, names)}")
             try:
                 least.append((name, float(score)))
             except ValueError:
@@ -68,7 +68,7 @@ class Gates:
     def failed(self, run: Path) -> bool:
         """Look at a run folder, write report.junit.xml into it, and say in one line on stderr what failed, if anything did."""
         *baseline, records = read_runs([*([self.baseline] if self.baseline else []), run], least=1, judge=self.judge)
-        cases = [*_missing(records), *self._under(records), *(case for one in baseline for case in _worse(one, records))]
+        cases = [*_missing(records), *self._under(records), *(case for run in baseline for case in _worse(run, records))]
         write_text(run / JUNIT, junit(str(run), cases))
         failures = [case.failure for case in cases if case.failure]
         if failures:
@@ -94,9 +94,9 @@ def _missing(records: RunRecords) -> Iterator[GateCase]:
     """Whether every supporter's dialogues were all held and judged."""
     lost = {dialogue.id for dialogue in records.dialogues if dialogue.lost}
     lost |= {judgement.dialogue_id for judgement in records.judgements if judgement.lost}
-    held = Counter(map(supporter_of, records.dialogues))
+    counts = Counter(map(supporter_of, records.dialogues))
     gone = Counter(supporter_of(dialogue) for dialogue in records.dialogues if dialogue.id in lost)
-    for supporter, number in sorted(held.items()):
+    for supporter, number in sorted(counts.items()):
         missing = gone[supporter]
         failure = f"{supporter}: {missing} of {number} dialogues are missing or not judged" if missing else ""
         yield GateCase("all dialogues held and judged", supporter, failure)
@@ -107,11 +107,11 @@ def _worse(baseline: RunRecords, records: RunRecords) -> Iterator[GateCase]:
     Without any comparison the gate fails: it saw nothing."""
     gate = f"not worse than {baseline.name}"
     pairs = compare([baseline, records]).decisive
-    for late, early, one in pairs:
-        name, gap, failure = f"{late.name} against {early.name}", one.estimate, ""
-        if one.holds is None and not late.contestant.alike(early.contestant):
+    for late, early, difference in pairs:
+        name, gap, failure = f"{late.name} against {early.name}", difference.estimate, ""
+        if difference.holds is None and not late.contestant.alike(early.contestant):
             failure = f"{name}: too few shared cards to compare ({gap.n})"
-        elif one.holds and gap.mean is not None and gap.mean < 0:
+        elif difference.holds and gap.mean is not None and gap.mean < 0:
             interval = "" if gap.low is None else f" [{fmt(gap.low, 1)}, {fmt(gap.high, 1)}]"
             failure = f"{name}: {AVERAGE} worse by {fmt(-gap.mean, 1)}{interval} on {gap.n} cards"
         yield GateCase(gate, name, failure)

@@ -49,16 +49,16 @@ def answer(board: Board, boards: Sequence[Board] = ()) -> str:
         alone = _points(averages[ranked[0]], board.level)
         return f"{ranked[0]} has {alone} on average, {judged}; there is no other score to compare it with."
     rivals = models if len(models) > 1 else ranked
-    names = [one.supporter for one in board.contestants]
-    gaps = {(names[one.first], names[one.second]): one for one in board.asked}
+    names = [contestant.supporter for contestant in board.contestants]
+    gaps = {(names[gap.first], names[gap.second]): gap for gap in board.asked}
     floors = [name for name in rivals if name not in models]
     who = f"{models[0]} and {_floors(floors)}" if floors else _listed(models)
-    if found := {pair: one for pair, one in gaps.items() if one.holds}:
+    if found := {pair: gap for pair, gap in gaps.items() if gap.holds}:
         return f"{_ahead(board, rivals, found, models[0])}, {judged}."
     if board.fewest_cards:
-        cards = max(one.estimate.n for one in gaps.values())
+        cards = max(gap.estimate.n for gap in gaps.values())
         return f"{TOO_FEW.capitalize()}: at least {board.fewest_cards} are needed, not {cards}, {judged}."
-    gaps = {pair: one for pair, one in gaps.items() if one.holds is not None}
+    gaps = {pair: gap for pair, gap in gaps.items() if gap.holds is not None}
     if not gaps:
         why = "what they said is the same, or was not read on the same cards" if board.models else "floors are not tested"
         return f"{who} could not be compared: {why}."
@@ -71,14 +71,14 @@ def agreeing(first: Board, others: Sequence[Board]) -> tuple[str, list[str]]:
     """Which further judges found the same differences between models as the first one, and what each of the rest found."""
     boards, shown = [first, *others], _shown(first)
     same = [_judge(board, boards) for board in others if _shown(board) == shown]
-    said = f"{_listed(same)} {'finds' if len(same) == 1 else 'find'} the same." if same else ""
-    return said, [f"Another judge: {answer(board, boards)}" for board in others if _shown(board) != shown]
+    same_finding = f"{_listed(same)} {'finds' if len(same) == 1 else 'find'} the same." if same else ""
+    return same_finding, [f"Another judge: {answer(board, boards)}" for board in others if _shown(board) != shown]
 
 
 def _shown(board: Board) -> set[tuple[str, str]]:
     """(better, worse) of the asked differences that were found."""
-    names = [one.supporter for one in board.contestants]
-    return {(names[one.first], names[one.second]) for one in board.asked if one.holds}
+    names = [contestant.supporter for contestant in board.contestants]
+    return {(names[gap.first], names[gap.second]) for gap in board.asked if gap.holds}
 
 
 def _ahead(board: Board, rivals: Sequence[str], found: Gaps, first: str) -> str:
@@ -116,12 +116,12 @@ def belief(agreements: Mapping[str, Agreement], judge: str, languages: Sequence[
     doubts = [doubt(agreements, judge, language) for language in languages]
     if not measured:
         return False, f"Do not rely on {judge}: it was measured on no gold set, so nobody knows how well it judges."
-    shares = ((name_of(one), *_shares(agreements, judge, one)) for one in measured)
+    shares = ((name_of(language), *_shares(agreements, judge, language)) for language in measured)
     shown = ", ".join(f"{language} {own:.1f} % right against {majority:.1f} %" for language, own, majority in shares)
     if not any(doubts):
         return True, f"{judge} does better on its gold set than always giving the most frequent score ({shown})."
-    lacking = [f"measured on no {name_of(one)} gold set" for one in languages if one not in measured]
-    weak = any(doubt(agreements, judge, one) for one in measured)
+    lacking = [f"measured on no {name_of(language)} gold set" for language in languages if language not in measured]
+    weak = any(doubt(agreements, judge, language) for language in measured)
     reasons = ["not shown to do better on its gold set than always giving the most frequent score"] * weak + lacking
     return False, f"Do not rely on {judge}: it is {', and '.join(reasons)} ({shown})."
 
@@ -140,20 +140,20 @@ def _shares(agreements: Mapping[str, Agreement], judge: str, language: str) -> t
     return shares if len(shares) == 2 else ()
 
 
-def verdict(one: str, other: str, gap: Difference, unit: str = "cards", level: float = LEVEL) -> str:
+def verdict(first: str, other: str, gap: Difference, unit: str = "cards", level: float = LEVEL) -> str:
     """Which of two is better, or that nobody can say; `gap` is the first less the second, its interval of this level."""
     if gap.estimate.mean is None:
-        return f"{one} and {other} cannot be compared: a side has no readable verdict on some dimension"
+        return f"{first} and {other} cannot be compared: a side has no readable verdict on some dimension"
     if gap.holds:
         ahead = gap.estimate.mean > 0
-        better, worse = (one, other) if ahead else (other, one)
+        better, worse = (first, other) if ahead else (other, first)
         return (
             f"{better} is better than {worse} by {_points(gap.estimate.times(1 if ahead else -1))} on {gap.estimate.n:,} {unit}"
         )
     if gap.estimate.n < FEWEST_PLANNED:
-        few = f"{TOO_FEW.replace('cards', unit).capitalize()} {one} from {other}"
+        few = f"{TOO_FEW.replace('cards', unit).capitalize()} {first} from {other}"
         return f"{few}: at least {FEWEST_PLANNED} are needed, there are {gap.estimate.n}"
-    return f"No difference found between {one} and {other}: {_points(gap.estimate, level)} on {gap.estimate.n:,} {unit}"
+    return f"No difference found between {first} and {other}: {_points(gap.estimate, level)} on {gap.estimate.n:,} {unit}"
 
 
 def found_in(gap: Difference, better: str = "better", worse: str = "worse") -> str:
@@ -165,8 +165,8 @@ def found_in(gap: Difference, better: str = "better", worse: str = "worse") -> s
 
 def unbeaten(board: Board) -> Iterator[str]:
     """Which models are not shown to beat a floor in the average, where there are cards enough to show it."""
-    names = [one.supporter for one in board.contestants]
-    beaten = {(names[one.first], names[one.second]) for one in board.differences if one.holds}
+    names = [contestant.supporter for contestant in board.contestants]
+    beaten = {(names[gap.first], names[gap.second]) for gap in board.differences if gap.holds}
     ranked = [names[place] for place in board.order]
     floors = [name for name in ranked if name in board.floors]
     failing: dict[tuple[str, ...], list[str]] = {}  # the same floors → the models that do not beat them
@@ -180,8 +180,8 @@ def unbeaten(board: Board) -> Iterator[str]:
 
 def _judge(board: Board, boards: Sequence[Board]) -> str:
     """The judge's name; where it scored in several ways also how."""
-    several = sum(one.scorer.judge == board.scorer.judge for one in boards) > 1
-    return board.scorer.judge if not several else short_names(one.scorer for one in boards)[board.scorer]
+    several = sum(other.scorer.judge == board.scorer.judge for other in boards) > 1
+    return board.scorer.judge if not several else short_names(other.scorer for other in boards)[board.scorer]
 
 
 def _floors(names: Sequence[str]) -> str:
@@ -193,8 +193,9 @@ def _listed(names: Sequence[str], last: str = "and") -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} {last} {shown[-1]}"
 
 
-def _gap(board: Board, one: Difference) -> str:
-    return f"{_points(one.estimate, board.level)} on {one.estimate.n:,} {unit_of(board.contestants[one.first])}"
+def _gap(board: Board, difference: Difference) -> str:
+    unit = unit_of(board.contestants[difference.first])
+    return f"{_points(difference.estimate, board.level)} on {difference.estimate.n:,} {unit}"
 
 
 def unit_of(contestant: Contestant) -> str:
@@ -207,7 +208,7 @@ def _points(cell: Estimate, level: float = LEVEL) -> str:
     return f"{fmt(cell.mean, 1)} points of 100{interval}"
 
 
-def held(dialogues: Sequence[Dialogue]) -> str:
+def counted(dialogues: Sequence[Dialogue]) -> str:
     """How many dialogues there are and how they ended."""
     languages = ", ".join(
         f"{sum(d.language == language for d in dialogues):,} {name_of(language)}" for language in languages_of(dialogues)

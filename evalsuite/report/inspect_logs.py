@@ -54,10 +54,10 @@ def _logs(run: Run) -> Iterator[tuple[str, EvalLog]]:
         raise UserError(
             f"{run.folder} has no judgements yet: run `esc-eval run --only score --config CONFIG --out {run.folder}` first"
         )
-    verdicts = {judged.judge or "judge": group_by(judged.records(), lambda one: one.dialogue_id) for judged in sets}
-    held = read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues")
+    verdicts = {judged.judge or "judge": group_by(judged.records(), lambda judgement: judgement.dialogue_id) for judged in sets}
+    records = read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues")
     task = config.simulated.framework if config.simulated else "given_dialogues"
-    for supporter, dialogues in group_by(held, lambda one: one.supporter or "given dialogues").items():
+    for supporter, dialogues in group_by(records, lambda dialogue: dialogue.supporter or "given dialogues").items():
         yield re.sub(r"[^A-Za-z0-9._-]+", "-", f"{task}_{supporter}"), _log(run, config, supporter, dialogues, verdicts)
 
 
@@ -165,10 +165,10 @@ def _score(judgements: Sequence[Judgement]) -> Score:
     from inspect_ai.scorer import Score
 
     whole = [judgement for judgement in judgements if judgement.turn is None and judgement.repeat == 0]
-    said = dict.fromkeys(f"{judgement.dimension}: {judgement.raw}" for judgement in whole)
+    replies = dict.fromkeys(f"{judgement.dimension}: {judgement.raw}" for judgement in whole)
     return Score(
         value={judgement.dimension: math.nan if judgement.value is None else judgement.value for judgement in whole},
-        explanation="\n\n".join(said),
+        explanation="\n\n".join(replies),
         metadata={
             judgement.dimension: judgement.model_dump(mode="json", include={"expected", "distribution", "condition", "method"})
             for judgement in whole

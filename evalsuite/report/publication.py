@@ -33,13 +33,13 @@ def results_to_publish(
     records = read_run(folder.name, folder, judge)
     config = RunConfig.read(folder)
     scores = Tally(records.dialogues, records.judgements, records.rubric).scores
-    known = list(dict.fromkeys(score.supporter for score in scores))
-    tested = [name for name in known if name not in config.floors()]
+    supporters = list(dict.fromkeys(score.supporter for score in scores))
+    tested = [name for name in supporters if name not in config.floors()]
     if supporter is None and len(tested) != 1:
         raise UserError(f"{folder}: holds several models under test: choose one with --supporter: {', '.join(tested)}")
     chosen = supporter or tested[0]
-    if chosen not in known:
-        raise UserError(f"--supporter {chosen}: {folder} has {', '.join(known)}")
+    if chosen not in supporters:
+        raise UserError(f"--supporter {chosen}: {folder} has {', '.join(supporters)}")
     framework = config.simulated.framework if config.simulated else "given_dialogues"
     mode = config.simulated.mode if config.simulated else "native"
     entries = [

@@ -23,7 +23,7 @@ from core.tables import Table, escape_markdown, to_markdown, write_csv
 from evalsuite.report.charts import SYNTHETIC_GOLD, Agreement, Chart
 from evalsuite.report.figures import TEMPLATES
 from evalsuite.report.forest import Forest, board_forest, difference_forests, dimension_forest, language_forests
-from evalsuite.report.headlines import agreeing, answer, belief, held, unbeaten, unread
+from evalsuite.report.headlines import agreeing, answer, belief, counted, unbeaten, unread
 from evalsuite.report.transcripts import Risks, beside, transcripts
 from evalsuite.runs.framework import Alarm
 from evalsuite.runs.texts import TextDiff
@@ -113,10 +113,9 @@ class ReportContent:
     @property
     def alarmed(self) -> list[str]:
         """In how many dialogues there is an alarm, as a sentence; empty without any."""
-        ids, held = {alarm.dialogue.id for alarm in self.alarms}, len(self.tally.dialogues)
-        return [f"Damaging answers in {len(ids):,} of {held:,} dialogues, whatever the average says: read them first."] * bool(
-            ids
-        )
+        alarmed, total = len({alarm.dialogue.id for alarm in self.alarms}), len(self.tally.dialogues)
+        sentence = f"Damaging answers in {alarmed:,} of {total:,} dialogues, whatever the average says: read them first."
+        return [sentence] if alarmed else []
 
     @property
     def relied(self) -> bool:
@@ -127,18 +126,21 @@ class ReportContent:
     def findings(self) -> list[str]:
         """What came out, as sentences: the answer, whether its judge can be relied on and who agrees, and what there is."""
         if not self.boards:
-            return [held(self.tally.dialogues)]
+            return [counted(self.tally.dialogues)]
         first, *others = self.boards
         same, _ = agreeing(first, others)
         judge = " ".join(filter(None, [self.beliefs[first.scorer.judge][1], same]))
-        return [answer(first, self.boards), *[judge] * bool(judge), held(self.tally.dialogues)]
+        return [answer(first, self.boards), *[judge] * bool(judge), counted(self.tally.dialogues)]
 
     @cached_property
     def forests(self) -> dict[str, list[Forest]]:
         """What is drawn at the top: the `board`, one per `language`, one column per dimension, one a `reference` supporter."""
         if not self.boards:
             return {}
-        first, apart = self.boards[0], [one for board in self.boards for one in self.tally.boards if one.scorer == board.scorer]
+        first = self.boards[0]
+        apart = [
+            of_language for board in self.boards for of_language in self.tally.boards if of_language.scorer == board.scorer
+        ]
         return {
             "board": [board_forest(self.boards, "Average score")],
             "languages": [*language_forests(apart)] if first.language == POOLED else [],
@@ -159,7 +161,7 @@ class ReportContent:
             *(agreeing(self.boards[0], self.boards[1:])[1] if self.boards else ()),
             *(unbeaten(self.boards[0]) if self.boards else ()),
             *self.warnings,
-            unread([one for one in self.tally.verdicts if one.dimension in self.tally.rubric.scored]),
+            unread([verdict for verdict in self.tally.verdicts if verdict.dimension in self.tally.rubric.scored]),
             f"{SYNTHETIC_GOLD}: agreement with it says nothing about agreement with people." if self.synthetic_gold else "",
             self.replayed,
         ]
@@ -171,19 +173,19 @@ class ReportContent:
         dialogues, verdicts = self.tally.dialogues, self.tally.verdicts
         cards, profiles = {d.card_id for d in dialogues if d.card_id}, {d.profile_id for d in dialogues if d.profile_id}
         people = [f"{len(ids):,} {name}" for ids, name in ((cards, "role cards"), (profiles, "profiles")) if ids]
-        asked = [judgement for judgement in verdicts if not (judgement.lost or judgement.unasked)]
-        read = sum(judgement.value is not None for judgement in asked)
+        answered = [judgement for judgement in verdicts if not (judgement.lost or judgement.unasked)]
+        read = sum(judgement.value is not None for judgement in answered)
         rubric = self.tally.rubric
         facts = [
             ("Framework", f"{self.framework}, {self.mode} mode"),
             ("Rubric", rubric.title),
             ("Supporters", ", ".join(sorted({supporter_of(d) for d in dialogues}))),
             ("Seekers played by", ", ".join(sorted({d.simulator for d in dialogues if d.simulator}))),
-            ("Judged by", ", ".join(sorted({one.scorer.name for one in self.tally.contestants}))),
+            ("Judged by", ", ".join(sorted({contestant.scorer.name for contestant in self.tally.contestants}))),
             *self.further_facts,
             ("Languages", ", ".join(name_of(language) for language in languages_of(dialogues))),
             ("Dialogues", f"{len(dialogues):,}" + (f" on {' and '.join(people)}" if people else "")),
-            ("Verdicts", f"{len(asked):,}, {read / len(asked):.1%} readable" if asked else ""),
+            ("Verdicts", f"{len(answered):,}, {read / len(answered):.1%} readable" if answered else ""),
             ("Generated", self.generated),
         ]
         return [(name, text) for name, text in facts if text]

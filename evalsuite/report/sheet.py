@@ -69,9 +69,11 @@ def write_sheet(folder: Path, name: str, sheet: Sheet) -> dict[str, Path]:
 
 def as_figures(sheet: Sheet) -> dict[str, Any]:
     """The page as JSON."""
-    said = {"title": sheet.title, "warnings": sheet.cautions, "findings": sheet.findings, "facts": dict(sheet.facts)}
+    content = {"title": sheet.title, "warnings": sheet.cautions, "findings": sheet.findings, "facts": dict(sheet.facts)}
     texts = {text.what: text.lines for text in sheet.texts}
-    return said | ({"texts": texts} if texts else {}) | {**sheet.figures, "tables": [asdict(table) for table in sheet.tables]}
+    return (
+        content | ({"texts": texts} if texts else {}) | {**sheet.figures, "tables": [asdict(table) for table in sheet.tables]}
+    )
 
 
 def _html(sheet: Sheet) -> str:

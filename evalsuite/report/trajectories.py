@@ -31,7 +31,9 @@ def along(judges: Sequence[JudgementSet], tally: Tally, may_leave: bool) -> tupl
     curves = survival.curves(tally.dialogues) if may_leave else []
     tests = survival.log_ranks(tally.dialogues) if curves else []
     drawn = {dialogue.id for dialogue in tally.dialogues}
-    of_turns = [verdict for one in judges for verdict in one.records("turn_judgements.jsonl") if verdict.dialogue_id in drawn]
+    of_turns = [
+        verdict for judge in judges for verdict in judge.records("turn_judgements.jsonl") if verdict.dialogue_id in drawn
+    ]
     by_round = trends.trends(tally.dialogues, of_turns, tally.rubric)
     tables = [*survival.tables(curves, tests), *trends.tables(by_round, tally.rubric)]
     return tables, [*survival_charts(curves), *trend_charts(by_round, tally.rubric)]

@@ -164,7 +164,7 @@ def _scores(marks: Sequence[Sequence[Any]], scorers: int, rubric: Rubric) -> lis
     figures: list[float | None] = []
     for first in range(0, len(read), width):
         means = [sum(values) / len(values) if values else None for values in read[first : first + width]]
-        known = [mean for mean in means if mean is not None]
-        average = sum(known) / width if rubric.alike and len(known) == width else None
+        defined = [mean for mean in means if mean is not None]
+        average = sum(defined) / width if rubric.alike and len(defined) == width else None
         figures += [None if figure is None else round(figure, 2) for figure in (*means, average)]
     return figures
