@@ -284,7 +284,7 @@ test-fast: setup  ## Fast tests, about a minute: no whole verbs and programs, no
 	$(WORKED) $(BIN)/python -m pytest $(SHARING) \
 	  -m "not slow and not vllm and not browser and not slurm and not gpu and not full $$($(SERVES) || echo and not engine)"
 
-test-gpu-set:  ## Tests of training and serving in the GPU's set, on any machine, after setup-gpu (an hour on two cores)
+test-gpu-set:  ## Tests of training and serving in the GPU's set, on any machine, after setup-gpu (a quarter of an hour on two cores)
 	@test -x $(BIN)/python || { echo "error: no $(VENV) yet: make setup-gpu" >&2; exit 2; }
 	$(PIP) -c $(GPU_SET) --editable '.[gpu,data,dev]'
 	$(WORKED) $(BIN)/python -m pytest tests/train tests/serve tests/launch/test_gpu_set.py \
