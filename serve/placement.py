@@ -159,10 +159,11 @@ def fewest(demands: Sequence[Demand], machine: Machine) -> int | None:
 
 
 class PhaseModels(NamedTuple):
-    """A phase: the models that are up, and what they are asked in it."""
+    """A phase: the models that are up, what they are asked in it, and (the first phase) the hours of the best options."""
 
     specs: list[ModelSpec]
     needs: Needs
+    why: str = ""
 
 
 def phases(
@@ -200,7 +201,9 @@ def phases(
         part = max(lacking, key=lambda n: fewest(lacking[n], machine) or math.inf)
         purpose = "to judge with" if part == len(layouts[-1]) - 1 else "to hold the dialogues with"
         raise refusal(lacking[part], machine, purpose)
-    return planned[fitting[0][1]]
+    ways = [f"{hours:.2f} hours {f'in {len(options[n])} phases' if n else 'with all at once'}" for hours, n in fitting[:4]]
+    first, *later = planned[fitting[0][1]]
+    return [first._replace(why=", ".join(ways) if fitting[0][0] else ""), *later]
 
 
 def _part(models: Sequence[ModelSpec], first: bool, by_turns: Sequence[ModelSpec], needs: Needs) -> PhaseModels:

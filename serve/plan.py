@@ -13,11 +13,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from core.errors import UserError
 from core.files import cache_dir
-from core.machine import COMPUTES, READS, STEP_S, Machine, precision
+from core.machine import COMPUTES, READS, STEP_S, Gpu, Machine, precision
 from core.specs import EMBEDDED_PREFIX, ModelSpec, place_of
 from core.tables import Cell, Table
 from serve import command
@@ -27,7 +28,7 @@ from serve.checkpoints.merge import merged, merged_folder
 from serve.checkpoints.model_card import TRAINING
 from serve.checkpoints.places import base_folder, download, local_path, on_hub, resolve_checkpoint, unpinned
 from serve.command import ServerPlan
-from serve.placement import ASSUMED_RANK, GAIN, USABLE, PhaseModels, arrange, demands_of, refusal
+from serve.placement import ASSUMED_RANK, GAIN, USABLE, PhaseModels, arrange, demands_of, refusal, usable
 from serve.roofline import Demand, Place
 from serve.sizes import GIB, size_of
 from serve.units import Needs, ServerUnit, check_machine, check_places, units_of, unservable
@@ -215,7 +216,7 @@ def overview(
 ) -> Iterator[Table]:
     """The servers of all phases with their memory in GiB on each GPU, and the speed of each phase where it is known."""
     rows, timed, notes, hours = list[tuple[Cell, ...]](), list[tuple[Cell, ...]](), [*more], 0.0
-    count, idle = len(machine.gpus), list[str]()
+    count, why = len(machine.gpus), [part.why for part in parts if part.why]
     for number, (part, plans) in enumerate(zip(parts, phases, strict=True), start=1):
         phase, pace = f"{number} of {len(phases)}", plans[0].pace
         rows += [(phase, *_row(plan, plans, machine)) for plan in plans if not plan.replica]
@@ -224,8 +225,7 @@ def overview(
             cause = f"{pace.bottleneck}: {pace.why}"
             timed.append((phase, f"{pace.dialogues:,.0f}", pace.at_once, *rates, f"{pace.hours * count:.2f}", cause))
             hours += pace.hours
-            if spare := count - len({name for plan in plans if plan.place for name in plan.place.gpus}):
-                idle.append(f"phase {phase}: {spare} GPUs are idle: another server would not make it {GAIN - 1:.0%} faster")
+            why += [f"phase {number}: {line}" if len(phases) > 1 else line for line in _reasons(plans, machine.gpus)]
         for plan in plans:
             short = [
                 f"a dialogue may need {part.needs[spec.name].context:,} tokens of {spec.name}, which takes {plan.context:,} "
@@ -248,7 +248,30 @@ def overview(
             "more; without models elsewhere and the gold set"
         )
         title = f"Hours on {count} × {card.label} ({card.bandwidth:g} TB/s, {card.peak:g} TFLOP/s)"
-        yield Table("hours", title, PHASES, tuple(timed), (*idle, how))
+        yield Table("hours", title, PHASES, tuple(timed), (*why, how))
+
+
+def _reasons(plans: Sequence[ServerPlan], gpus: Sequence[Gpu]) -> Iterator[str]:
+    """Why the servers of a phase are as they are, a line each, and 8 bits where they double the dialogues in flight."""
+    pace, places = plans[0].pace, [(p.demand, p.place) for p in plans if p.demand and p.place and not p.workers]
+    demands = {demand.unit.name: demand for demand, _ in places}
+    for name, demand in demands.items():
+        splits = [place.split for owner, place in places if owner is demand]
+        if splits[0] > 1 and demand.unit.serve.tensor_parallel is None:
+            alone = demand.least(gpus[0].memory or 0, 1) <= usable(gpus[0])
+            yield f"{name} over {splits[0]} GPUs: {'faster than on one' if alone else 'it does not fit on one'}"
+        if len(splits) > demand.unit.serve.replicas:
+            yield f"{name} × {len(splits)}, behind a router: each makes the phase {GAIN - 1:.0%} faster or more"
+    if idle := len(gpus) - len({name for _, place in places for name in place.gpus}):
+        yield f"{idle} GPUs are idle: another server would not make it {GAIN - 1:.0%} faster"
+    wide = [name for name, demand in demands.items() if not demand.size.fp8 and not demand.size.stored]
+    narrow = [replace(d, size=replace(d.size, fp8=("weights", "cache"))) if n in wide else d for n, d in demands.items()]
+    other = arrange(narrow, gpus) if wide and all(gpu.card.fp8 for gpu in gpus) else None
+    if other and other.pace.at_once >= 2 * pace.at_once:
+        yield (
+            f"serve: {{fp8: [weights, cache]}} in the specs of {', '.join(wide)} changes the answers, doubles the dialogues in "
+            f"flight ({other.pace.at_once}, not {pace.at_once}) and takes {other.pace.hours:.2f} hours, not {pace.hours:.2f}"
+        )
 
 
 def _row(plan: ServerPlan, plans: Sequence[ServerPlan], machine: Machine) -> tuple[Cell, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,18 @@ def test_a_plan_needs_neither_published_prompts_nor_cards_nor_weights(
     total: Any = hours.rows[-1]
     assert float(total[-2]) == pytest.approx(8 * float(total[-3]), abs=0.05), "GPU hours"
     assert list(tmp_path.iterdir()) == [tmp_path / config], "nothing is written"
+
+
+def test_a_plan_says_why_servers_are_as_they_are(esc_eval: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Table] = []
+    monkeypatch.setattr("evalsuite.commands.run.to_console", lambda table, console: told.append(table))
+    command = ("run", "--config", CONFIGS / "eval" / "esc_eval.yaml", "--seeker", "esc-role-own")
+    for gpus in ("8xh100", "1xh100"):
+        assert esc_eval(*command, "--supporter", "qwen1.5-7b-chat", "--plan", "--gpus", gpus) == (0, "")
+    many, few = ("\n".join(table.notes) for table in told if table.key == "hours")
+    assert re.search(r"hours with all at once, .* hours in 2 phases", many) and "GPUs are idle: another server" in many
+    assert re.search(r"qwen1.5-7b-chat × \d, behind a router: each makes the phase 2% faster or more", many)
+    assert re.search(r"fp8: \[weights, cache\].* doubles the dialogues in flight", few) and "fp8" not in many
 
 
 @pytest.mark.slow
