@@ -200,7 +200,7 @@ def test_sampling_that_is_left_is_left_to_the_checkpoint(tmp_path: Path) -> None
         words = server.argv
         assert words[words.index("--generation-config") + 1] == wanted
     remote = ModelSpec(name="m", endpoint={"base_url": "http://h/v1"}, sampling=LEFT_TO_THE_CHECKPOINT)
-    assert "the server's own temperature, at most 512 tokens" in assumed(remote, None)
+    assert "the server's own temperature and at most 512 tokens" in assumed(remote, None)
 
 
 @pytest.mark.slow
