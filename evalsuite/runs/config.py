@@ -202,12 +202,12 @@ def load_config(path: Path, overrides: dict[str, Any], settings: Sequence[str] =
 def _beside(value: Any, folder: Path) -> Any:
     """What a config says, where a file that lies in the config's folder is named by its way from here."""
     if isinstance(value, dict):
-        return {key: _beside(one, folder) for key, one in value.items()}
+        return {key: _beside(part, folder) for key, part in value.items()}
     if isinstance(value, list):
-        return [_beside(one, folder) for one in value]
+        return [_beside(part, folder) for part in value]
     named = named_part(value) if isinstance(value, str) else ""
-    there = named.endswith((*SUFFIXES, ".txt")) and len(named) < 200 and (folder / named).is_file()
-    return f"{folder / named}{value[len(named) :]}" if there else value
+    beside = named.endswith((*SUFFIXES, ".txt")) and len(named) < 200 and (folder / named).is_file()
+    return f"{folder / named}{value[len(named) :]}" if beside else value
 
 
 class _Framework(BaseModel):

@@ -73,9 +73,9 @@ class Run:
         or a judge that never answered may be another, too.
         """
         config = self._pending or self.claimed_config()
-        if "supporters" in grows and (known := config.root.get(stage)):
-            held = [model for model in known.get("supporters", []) if self.answered_by(model)]
-            config.root[stage] = known | {"supporters": held}
+        if "supporters" in grows and (claimed := config.root.get(stage)):
+            answered = [model for model in claimed.get("supporters", []) if self.answered_by(model)]
+            config.root[stage] = claimed | {"supporters": answered}
         judge = config.root.get(stage, {}).get("judge")
         if judge and not self.judged_by(judge["name"]):
             config.root[stage] = orjson.loads(orjson.dumps(settings))
@@ -86,10 +86,10 @@ class Run:
 
     def claim_shard(self, shard: Shard | None) -> None:
         """Remember which shard the folder holds; refuse one that holds another, or a whole run."""
-        known = self.config()
-        if known and (held := known.shard) != shard:
-            raise UserError(f"{self.folder} holds {called(held)}, not {called(shard)}: use another --out")
-        if shard and not known:
+        config = self.config()
+        if config and (present := config.shard) != shard:
+            raise UserError(f"{self.folder} holds {called(present)}, not {called(shard)}: use another --out")
+        if shard and not config:
             self.claim("shard", asdict(shard))
 
     @property
@@ -219,14 +219,14 @@ class Run:
 
     def same_commits(self, commits: Mapping[str, str]) -> dict[str, str]:
         """The commits of hub checkpoints of this and earlier tries, by model. Raises `UserError` where one has changed."""
-        known = self.timing().get("servers", {}).get("commits", {})
+        earlier = self.timing().get("servers", {}).get("commits", {})
         for model, commit in commits.items():
-            if known.get(model, commit) != commit:
+            if earlier.get(model, commit) != commit:
                 raise UserError(
-                    f"model {model}: the hub's weights are commit {commit[:12]} now and were {known[model][:12]} when "
-                    f"{self.folder} began: set revision: {known[model]} in its spec, or use another --out"
+                    f"model {model}: the hub's weights are commit {commit[:12]} now and were {earlier[model][:12]} when "
+                    f"{self.folder} began: set revision: {earlier[model]} in its spec, or use another --out"
                 )
-        return {**known, **commits}
+        return {**earlier, **commits}
 
     def timing(self) -> dict[str, Any]:
         """Seconds, tries and dates of every stage so far."""

@@ -183,10 +183,10 @@ def entries() -> dict[str, EntryPoint]:
 
 def framework_of(name: str) -> type[Framework]:
     """The framework of a name, or at `module:Class`. Raises `UserError` for an unknown one and one that cannot be loaded."""
-    known = entries()
-    entry = EntryPoint(name, name, GROUP) if ":" in name else known.get(name)
+    names = entries()
+    entry = EntryPoint(name, name, GROUP) if ":" in name else names.get(name)
     if entry is None:
-        raise UserError(f"unknown framework {name[:100]!r}: {near(name[:100], known)}, or module:Class for one of your own")
+        raise UserError(f"unknown framework {name[:100]!r}: {near(name[:100], names)}, or module:Class for one of your own")
     if ":" in name and "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # an installed program looks where it stands, not where it is called
     package = f" (package {entry.dist.name})" if entry.dist else ""

@@ -110,6 +110,6 @@ class Held:
         return [person for language in languages for person in together if person.language == language]
 
 
-def joined(held: Iterable[T], new: Iterable[T]) -> list[T]:
+def joined(present: Iterable[T], new: Iterable[T]) -> list[T]:
     """What is held, in its order, then what is new."""
-    return list(dict.fromkeys([*held, *new]))
+    return list(dict.fromkeys([*present, *new]))

@@ -48,9 +48,9 @@ def identity(spec: ModelSpec) -> dict[str, Any]:
     if isinstance(spec, HeldSpec):
         return spec.claimed
     kept = spec.model_dump(mode="json", exclude=_NOT_THE_MODEL)
-    asked = spec.endpoint.model_dump(mode="json", exclude=_NOT_ASKED)
+    endpoint = spec.endpoint.model_dump(mode="json", exclude=_NOT_ASKED)
     eight_bits = {"fp8": sorted(spec.serve.fp8)} if spec.serve.fp8 else {}
-    return kept | {"endpoint": asked, "dtype": spec.dtype, **eight_bits, "fingerprint": spec.fingerprint()}
+    return kept | {"endpoint": endpoint, "dtype": spec.dtype, **eight_bits, "fingerprint": spec.fingerprint()}
 
 
 class HeldSpec(ModelSpec):
@@ -62,14 +62,14 @@ class HeldSpec(ModelSpec):
     @classmethod
     def of(cls, claimed: dict[str, Any], where: Path) -> HeldSpec:
         """From what `identity` wrote into the config at `where`. Raises `UserError` where that is damaged."""
-        known = {name: value for name, value in claimed.items() if name in cls.model_fields}
-        asked = {name: value for name, value in known.pop("endpoint", {}).items() if name in Endpoint.model_fields}
-        if known.get("languages") == [*PAPER_LANGUAGES]:  # what a spec that says nothing has, too
-            del known["languages"]
-        asked |= {} if known.get("floor") else {"base_url": "http://nowhere.invalid/v1"}
-        known |= {"endpoint": asked, "about": "held", "roles": ("supporter",)}
-        known |= {"serve": {"dtype": claimed.get("dtype", ServeOptions().dtype)}}
-        spec = validated(cls, known, f"{where}: simulate.supporters")
+        fields = {name: value for name, value in claimed.items() if name in cls.model_fields}
+        endpoint = {name: value for name, value in fields.pop("endpoint", {}).items() if name in Endpoint.model_fields}
+        if fields.get("languages") == [*PAPER_LANGUAGES]:  # what a spec that says nothing has, too
+            del fields["languages"]
+        endpoint |= {} if fields.get("floor") else {"base_url": "http://nowhere.invalid/v1"}
+        fields |= {"endpoint": endpoint, "about": "held", "roles": ("supporter",)}
+        fields |= {"serve": {"dtype": claimed.get("dtype", ServeOptions().dtype)}}
+        spec = validated(cls, fields, f"{where}: simulate.supporters")
         spec._claimed = claimed
         return spec
 

@@ -81,12 +81,12 @@ class JudgementSet:
 def sets_of(folder: Path, config: RunConfig) -> list[JudgementSet]:
     """Every judge's records in a run folder, in the order in which they were begun."""
     judged = config.judged
-    return [JudgementSet(folder, one.judge.name if one.judge else "", stage) for stage, one in judged.items()]
+    return [JudgementSet(folder, judge.judge.name if judge.judge else "", stage) for stage, judge in judged.items()]
 
 
 def set_of(run: Run, judge: str) -> JudgementSet:
     """The set of a judge that is asked now: its own, or a new one. It takes the place of a first judge that never answered."""
-    sets = {one.judge: one for one in sets_of(run.folder, run.claimed_config())}
+    sets = {judging.judge: judging for judging in sets_of(run.folder, run.claimed_config())}
     first = next(iter(sets), judge)
     new = JudgementSet(run.folder, judge, f"{SCORE} {judge}" if first != judge and run.judged_by(first) else SCORE)
     return sets.get(judge, new)
@@ -95,7 +95,7 @@ def set_of(run: Run, judge: str) -> JudgementSet:
 def chosen_set(folder: Path, config: RunConfig, judge: str | None) -> JudgementSet:
     """The set to read. Raises `UserError` where there is none, where several are and no judge is named, and for a judge that
     gave no verdict."""
-    sets = {one.judge: one for one in sets_of(folder, config)}
+    sets = {judging.judge: judging for judging in sets_of(folder, config)}
     if not sets:
         raise UserError(f"{folder} has no judgements yet: run `esc-eval run --only score --config CONFIG --out {folder}` first")
     if judge is None and len(sets) > 1:
@@ -111,7 +111,7 @@ def claim_set(run: Run, chosen: JudgementSet, settings: dict[str, Any], grows: C
     config = run.claimed_config()
     first = config.root.get(SCORE, {}) if chosen.stage != SCORE else settings
     free = _OWN.union(grows)
-    parts = ({field: value for field, value in one.items() if field not in free} for one in (first, settings))
+    parts = ({field: value for field, value in stage.items() if field not in free} for stage in (first, settings))
     old, new = (orjson.loads(orjson.dumps(part)) for part in parts)
     if lines := "; ".join(differing_leaves(old, new)):
         raise UserError(

@@ -44,9 +44,9 @@ class RunModels:
     planned = False
     """Whether nothing is to be asked: prompts that a model has learnt then need not be here, and ours stand in for them."""
 
-    def __init__(self, config: Any, held: Held | None = None, given: Mapping[str, ModelSpec] | None = None) -> None:
+    def __init__(self, config: Any, earlier: Held | None = None, given: Mapping[str, ModelSpec] | None = None) -> None:
         self.config: EvalConfig = config
-        self._held = held
+        self._held = earlier
         self._given = given or {}
 
     def sampled(self, spec: ModelSpec, role: Role) -> ModelSpec:
@@ -146,8 +146,8 @@ class RunModels:
             raise UserError(
                 f"supporters: the same name twice in {', '.join(names)}: give one another name in a spec file (name, endpoint)"
             )
-        asked = self._asked[: len(self.tested)] or specs
-        if not any(spec.speaks(language) for spec in asked for language in self.config.languages):
+        models = self._asked[: len(self.tested)] or specs  # without floors, if there is a model
+        if not any(spec.speaks(language) for spec in models for language in self.config.languages):
             spoken = "; ".join(f"{spec.name} speaks {', '.join(spec.languages)}" for spec in specs)
             raise UserError(f"no supporter speaks {', '.join(self.config.languages)} ({spoken}): choose another --language")
         if self._held is None:

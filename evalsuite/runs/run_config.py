@@ -152,9 +152,9 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         others, but a model of a name stays the same.
         """
         settings = orjson.loads(orjson.dumps(settings))
-        known = self.root.get(stage)
-        if known is not None:
-            lines = "; ".join(differing_leaves(_lasting(known, settings, grows), _lasting(settings, known, grows)))
+        claimed = self.root.get(stage)
+        if claimed is not None:
+            lines = "; ".join(differing_leaves(_lasting(claimed, settings, grows), _lasting(settings, claimed, grows)))
             folder = self._path.parent
             if lines:
                 whole = "" if self.shard is None else " (a shard does not grow: grow the merged run)"

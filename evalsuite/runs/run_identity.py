@@ -25,8 +25,8 @@ class RunIdentity:
     def simulate(self) -> dict[str, Any]:
         """What decides the dialogues."""
         of, models = self.of, self.of.models
-        held = of.held.references if of.held else None
-        references = digest(sorted(of.replies.items())) if of.replies else held
+        earlier = of.held.references if of.held else None
+        references = digest(sorted(of.replies.items())) if of.replies else earlier
         return {
             "framework": of.config.framework,
             "mode": of.config.mode,
@@ -70,7 +70,7 @@ class RunIdentity:
         """For languages other than those of the papers: the hash of what their folders give, and what English stands in for.
         Nothing in runs without such languages."""
         found = []
-        for language in (one for one in self.of.languages if one not in PAPER_LANGUAGES):
+        for language in (code for code in self.of.languages if code not in PAPER_LANGUAGES):
             names = ["words.yaml", f"prompts/{pack.folder.name}", *([f"rubrics/{rubric.name}.yaml"] if rubric else [])]
             own = fingerprint(language, names)
             lacking = ["words"] if file_of(language, "words.yaml") is None else []

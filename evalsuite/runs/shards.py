@@ -50,8 +50,8 @@ def whole(folder: Path, needed: bool = True) -> RunConfig:
     config = RunConfig.read(folder)
     if needed and not config:
         raise UserError(f"not a run folder (no config.json): {folder}: `esc-eval run --config CONFIG --out {folder}` makes one")
-    if held := config.shard:
-        raise UserError(f"{folder} holds only {called(held)} of a run: put all together with `esc-eval merge` first")
+    if shard := config.shard:
+        raise UserError(f"{folder} holds only {called(shard)} of a run: put all together with `esc-eval merge` first")
     return config
 
 
@@ -148,21 +148,21 @@ def _parts(runs: Sequence[Run]) -> list[_Part]:
         parts.append(_Part(run, config.shard, config))
     parts.sort(key=lambda part: part.shard)
     first = parts[0]
-    held: dict[Shard, Path] = {}
+    folders: dict[Shard, Path] = {}
     for part in parts:
         if part.shard.of != first.shard.of:
             raise UserError(f"{first.run.folder} is shard {first.shard}, {part.run.folder} shard {part.shard}: not of one run")
-        if part.shard in held:
-            raise UserError(f"shard {part.shard} twice: {held[part.shard]} and {part.run.folder}")
+        if part.shard in folders:
+            raise UserError(f"shard {part.shard} twice: {folders[part.shard]} and {part.run.folder}")
         stages, others = part.config.stages, first.config.stages
         if behind := sorted(stages.keys() ^ others.keys()):
             late = part if behind[0] in first.config else first
             raise UserError(f"{late.run.folder}: stage {behind[0]} has not begun in shard {late.shard}, in others it has")
         if lines := differing_leaves(others, stages):
             raise UserError(f"{first.run.folder} and {part.run.folder} are not of one run: {'; '.join(lines)}")
-        held[part.shard] = part.run.folder
+        folders[part.shard] = part.run.folder
     wanted = {Shard(index, first.shard.of) for index in range(1, first.shard.of + 1)}
-    if missing := sorted(wanted - set(held)):
+    if missing := sorted(wanted - set(folders)):
         names = ", ".join(map(str, missing[:10])) + (" …" if len(missing) > 10 else "")
         raise UserError(
             f"missing: shard {names}; all {first.shard.of} are needed: run the shards' command with --shard {missing[0]}"
@@ -174,8 +174,8 @@ def _check_finished(part: _Part, first: _Part) -> None:
     """Raise `UserError` for a shard that was stopped before its end, or whose common files are not those of the first."""
     folder = part.run.folder
     needed = [folder / "dialogues.jsonl"] if "simulate" in part.config else []
-    needed += [one.folder / "judgements.jsonl" for one in part.sets]
-    needed += [one.folder / "gold_judgements.jsonl" for one in part.sets[:1] if "gold" in part.config]
+    needed += [judging.folder / "judgements.jsonl" for judging in part.sets]
+    needed += [judging.folder / "gold_judgements.jsonl" for judging in part.sets[:1] if "gold" in part.config]
     for path in needed:
         if not path.exists():
             raise UserError(f"shard {part.shard} is not finished (no {path.name} in {path.parent}): run its command again")
@@ -194,8 +194,8 @@ def _read_dialogues(parts: Sequence[_Part]) -> None:
         part.dialogues = dict(records)
     total = sum(len(part.dialogues) for part in parts)
     if any(len(part.dialogues) != len(part.shard.take(range(total))) for part in parts):
-        held = ", ".join(f"{part.shard}: {len(part.dialogues)}" for part in parts)
-        raise UserError(f"dialogues are missing or doubled: no run is divided like this ({held})")
+        counts = ", ".join(f"{part.shard}: {len(part.dialogues)}" for part in parts)
+        raise UserError(f"dialogues are missing or doubled: no run is divided like this ({counts})")
     claimed = parts[0].config.dialogues
     if claimed and claimed.count != total:
         raise UserError(f"{claimed.count} dialogues were given to be scored, the shards hold {total}")

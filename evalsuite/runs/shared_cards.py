@@ -95,14 +95,14 @@ def _place(run: RunRecords, dialogue: Dialogue) -> _Place:
 
 def _renamed(runs: Sequence[RunRecords], shared: set[_Place]) -> set[tuple[str, str]]:
     """(Run, supporter) of supporters that several runs have, unless their dialogues are the same."""
-    said: dict[str, dict[str, dict[_Place, Any]]] = {}  # supporter → run → place → what was said
+    turns_by_run: dict[str, dict[str, dict[_Place, Any]]] = {}  # by supporter
     for run in runs:
         for dialogue in run.dialogues:
             if (place := _place(run, dialogue)) in shared:
-                said.setdefault(supporter_of(dialogue), {}).setdefault(run.name, {})[place] = dialogue.turns
+                turns_by_run.setdefault(supporter_of(dialogue), {}).setdefault(run.name, {})[place] = dialogue.turns
     return {
         (run, supporter)
-        for supporter, by_run in said.items()
+        for supporter, by_run in turns_by_run.items()
         if any(turns != next(iter(by_run.values())) for turns in by_run.values())
         for run in by_run
     }

@@ -62,7 +62,7 @@ def code(classes: tuple[type, ...]) -> list[str]:
     """Hashes of this program's own code, and of the modules that these classes come from: records made by other code may be
     others."""
     files = {path for room in ("core", "serve", "data_prep", "evalsuite") for path in (_ROOT / room).rglob("*.py")}
-    files |= {Path(file) for one in classes if (file := getattr(sys.modules[one.__module__], "__file__", None))}
+    files |= {Path(file) for kind in classes if (file := getattr(sys.modules[kind.__module__], "__file__", None))}
     return [sha256_file(path) for path in sorted(files)]
 
 
@@ -86,8 +86,8 @@ def joined(parts: Sequence[Versions]) -> Versions:
     for part in parts:
         for group, names in part.items():
             for name, listed in names.items():
-                known = together.setdefault(group, {}).setdefault(name, [])
-                known += [version for version in listed if version not in known]
+                versions = together.setdefault(group, {}).setdefault(name, [])
+                versions += [version for version in listed if version not in versions]
     return {group: dict(sorted(names.items())) for group, names in sorted(together.items())}
 
 
