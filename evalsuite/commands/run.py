@@ -103,16 +103,15 @@ def run(
     given = [dialogues or Path(out or "", "dialogues.jsonl")] if stages == "score" else []
     judges = [resolve(config, settings, **overrides, judge=name, dialogues=given) for name in judge or (None,)]
     simulated, scored = stages != "score", stages != "simulate"
-    if dialogues and simulated:
-        raise UserError("--dialogues: existing dialogues are only judged: give --only score, too")
-    if system and not simulated:
-        raise UserError("--system: no supporter is asked with --only score: leave it out")
-    if len(judges) > 1 and not scored:
-        raise UserError("--judge: no judge is asked with --only simulate: leave it out")
-    if until and only:
-        raise UserError("--until needs dialogues and their verdicts: leave out --only")
-    if gpus and not plan:
-        raise UserError("--gpus is the machine to plan for: give --plan, too")
+    for refused, message in (
+        (dialogues and simulated, "--dialogues: existing dialogues are only judged: give --only score, too"),
+        (system and not simulated, "--system: no supporter is asked with --only score: leave it out"),
+        (len(judges) > 1 and not scored, "--judge: no judge is asked with --only simulate: leave it out"),
+        (until and only, "--until needs dialogues and their verdicts: leave out --only"),
+        (gpus and not plan, "--gpus is the machine to plan for: give --plan, too"),
+    ):
+        if refused:
+            raise UserError(message)
     if plan:
         from evalsuite.runner.forecast import stand_ins
 

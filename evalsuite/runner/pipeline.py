@@ -50,7 +50,7 @@ def simulate(runner: Runner, score: bool) -> Outcome:
     run, requested = runner.run, runner.resolved
     for spec in requested.models.supporters:
         if left_out := unspoken(spec, requested.config.languages):
-            runner.console.print(f"{spec.name} does not speak {', '.join(left_out)}: its dialogues in it are left out")
+            runner.console.print(f"{spec.name} does not speak {', '.join(left_out)}: its dialogues there are left out")
     if requested.config.limit is not None and not requested.config.until:
         limit = requested.config.limit
         runner.say(f"at most {limit} cards or profiles per language (limit); --limit N plays more in the same folder")
