@@ -1,4 +1,4 @@
-"""One page over several runs: the leaderboard of all supporters that compare, and why others do not."""
+"""A page over several runs: the leaderboard of all comparable supporters, and why the others are not comparable."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from evalsuite.statistics.leaderboard import leaderboard, pairwise_differences
 from evalsuite.statistics.summary import distributions
 
 RUNS = "Runs"  # heading of the page
-SETTINGS_SHOWN = 5  # of one run that does not compare
+SETTINGS_SHOWN = 5  # the most of a run that is not comparable
 
 
 def board(runs: Sequence[RunRecords], cluster: str | None = None) -> ReportContent:
-    """What the page shows. Raises `UserError` where the runs share no card."""
+    """The content of the page. Raises `UserError` if the runs share no card."""
     together = shared_cards(runs, cluster)
     tally = together.tally
     first = together.runs[0].config

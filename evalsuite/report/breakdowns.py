@@ -1,4 +1,4 @@
-"""What scores go with, as tables with their charts: what cards are about, how long replies are; and what models cost."""
+"""Scores by the cards' category and by reply length, and the models' cost, as tables with charts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.reply_length import LengthEffect, Replies, average_table, length_effects, replies_of
 from evalsuite.statistics.summary import AVERAGE, short_names
 
-DOTS = 1000  # dialogues drawn in one panel
+DOTS = 1000  # the most dialogues drawn in a panel
 
 
 def breakdowns(tally: Tally, cards: Mapping[str, RoleCard]) -> tuple[list[Table], list[Chart]]:
-    """Averages by category where the cards have any, and against reply length."""
+    """Averages by category, if the cards have categories, and against reply length."""
     tables = list(category_tables(tally.boards, by_category(tally, cards)))
     replies = replies_of(tally.dialogues, tally.contestants)
     if not replies:
@@ -33,7 +33,7 @@ def breakdowns(tally: Tally, cards: Mapping[str, RoleCard]) -> tuple[list[Table]
 
 
 def _length_chart(replies: Sequence[Replies], effects: Sequence[LengthEffect]) -> Iterator[Chart]:
-    """A panel per language and scorer: a dot per dialogue, a diamond a supporter's mean."""
+    """A panel per language and scorer, with a dot per dialogue and a diamond for each supporter's mean."""
     pooled = {(effect.language, effect.scorer): effect.cells[AVERAGE] for effect in effects if effect.supporter is None}
     names = short_names(part.scorer for part in replies)
     titles, traces, drawn_all = [], [], True
@@ -60,7 +60,7 @@ def _length_chart(replies: Sequence[Replies], effects: Sequence[LengthEffect]) -
 
 
 def cost_charts(uses: Sequence[ModelUse]) -> Iterator[Chart]:
-    """What a dialogue takes of each supporter: bars of its tokens, and of its cost where prices are known."""
+    """Bars of each supporter's tokens per dialogue, and of its cost if prices are known."""
     supporters = [use for use in uses if use.role == "supporter" and use.dialogues]
     if len(supporters) < 2:
         return

@@ -1,4 +1,4 @@
-"""Leaderboards from people's scores (ESC-Eval's table 2) and how far these people agree."""
+"""Leaderboards from people's scores (ESC-Eval's table 2), and the agreement of these people."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECTION = "Scores by people"
 def people_scores(
     paths: Sequence[Path], rubrics: Sequence[Path], dialogues: Sequence[Dialogue] | None
 ) -> tuple[list[HumanScore], dict[str, Rubric]]:
-    """Scores of files, checked against their rubrics (files of one's own first) and dialogues; and these rubrics by name."""
+    """The scores in files, checked against their rubrics (the user's own first) and dialogues; and these rubrics by name."""
     scores = gold_scores_of(paths, RubricCheck(rubrics, dialogues))
     own = {rubric.name: rubric for rubric in (load_rubric(str(path)) for path in rubrics)}
     found: dict[str, Rubric] = {}
@@ -39,7 +39,7 @@ def by_people(
     rubrics: Mapping[str, Rubric],
     floors: Collection[str],
 ) -> Iterator[Table]:
-    """For each rubric: a leaderboard a language, the differences between supporters, and how far people agree. `floors` are
+    """For each rubric: a leaderboard per language, the differences between supporters, and people's agreement. `floors` are
     supporters that need no model."""
     for name, rubric in rubrics.items():
         of_rubric = [score for score in scores if score.rubric == name]

@@ -1,4 +1,4 @@
-"""What the report's charts show. Each stands below the table that holds the same figures."""
+"""The report's charts, each below the table with the same figures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Agreement = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Chart:
-    """A plotly figure (see `evalsuite.report.figures`) with its title and caption; it stands below the table `after`."""
+    """A plotly figure (see `evalsuite.report.figures`) with its title and caption, for below the table `after`."""
 
     key: str
     title: str
@@ -35,14 +35,16 @@ class Chart:
 
 
 def distribution_charts(table: Table, rubric: Rubric) -> Iterator[Chart]:
-    """Score counts a dimension (`summary.distributions`) as shares of all verdicts; a segment names its score, unreadable ones
-    are hatched."""
+    """Score counts per dimension (`summary.distributions`) as shares of all verdicts; segments are labelled with their score,
+    unreadable verdicts are hatched."""
     names, end = table.columns.index("dimension"), table.columns.index("verdicts")
     marks = [*rubric.counted.values()]
     reasons = table.columns[names + 1 + len(marks) : end]
     for number, (who, group) in enumerate(groupby(table.rows, key=lambda row: row[:names])):
         rows = list(group)
-        counts = np.array([row[names + 1 : end] for row in rows], dtype=float)  # dimensions × (scores, reasons without one)
+        counts = np.array(
+            [row[names + 1 : end] for row in rows], dtype=float
+        )  # dimensions × (scores, missing ones)
         counts = np.nan_to_num(counts)  # scores that are not on a dimension's scale
         shares = (100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)).T
         segments = []
@@ -63,7 +65,7 @@ def distribution_charts(table: Table, rubric: Rubric) -> Iterator[Chart]:
 
 
 def termination_charts(table: Table) -> Iterator[Chart]:
-    """How the dialogues of each supporter ended (`summary.terminations`), as stacked counts; none where nothing is recorded."""
+    """How each supporter's dialogues ended (`summary.terminations`), as stacked counts; no chart if nothing is recorded."""
     reasons = table.columns[3 : table.columns.index("ended by seeker")]
     if set(reasons) <= {"not recorded"}:
         return
@@ -84,8 +86,8 @@ def termination_charts(table: Table) -> Iterator[Chart]:
 def agreement_charts(
     agreement: Agreement, rubric: Rubric, mode: str, synthetic: bool, judge: str = "", table: str = "agreement"
 ) -> Iterator[Chart]:
-    """ACC and ACC_soft beside what always answering the most frequent gold score would reach. Where there are several judges,
-    the `judge` is named, and the chart stands below its `table`."""
+    """ACC and ACC_soft compared with always answering the most frequent gold score. With several judges, the title names the
+    `judge`, and the chart is below its `table`."""
     suffix = "" if mode == "paper" else "_read"
     for language, figures in agreement.items():
         rows = [_label(rubric, name) for name in figures]
@@ -109,13 +111,13 @@ def agreement_charts(
 
 
 def _shares(figures: Mapping[str, Mapping[str, Any]], key: str) -> list[tuple[int, Estimate]]:
-    """A figure of every row that has it, in per cent."""
+    """The figures of this name, in per cent, of the rows that have it."""
     cells = (figure_cell(row, key, int(row.get("n") or 0), 100) for row in figures.values())
     return [(place, cell) for place, cell in enumerate(cells) if cell.mean is not None]
 
 
 def confusion_charts(matrices: Mapping[str, Mapping[str, Confusion]], rubric: Rubric, synthetic: bool) -> Iterator[Chart]:
-    """How one judge's verdicts fall on the gold scores, per dimension."""
+    """A judge's verdicts by gold score, per dimension."""
     for language, of_language in matrices.items():
         traces = []
         for matrix in of_language.values():
@@ -135,7 +137,7 @@ def confusion_charts(matrices: Mapping[str, Mapping[str, Confusion]], rubric: Ru
 
 
 def calibration_charts(bins: Sequence[Bin], synthetic: bool) -> Iterator[Chart]:
-    """Whether one judge's probabilities can be believed."""
+    """The calibration of a judge's probabilities."""
     titles, traces = [], []
     for language, group in groupby((bin_ for bin_ in bins if bin_.dimension == POOLED), key=lambda bin_: bin_.language):
         pooled = list(group)
@@ -160,7 +162,7 @@ def calibration_charts(bins: Sequence[Bin], synthetic: bool) -> Iterator[Chart]:
 def dot_panels(
     rows: Sequence[str], titles: Sequence[str], traces: Sequence[Sequence[Figure]], columns: int, height: int = 23
 ) -> Figure:
-    """Panels of marks on the same rows, on an axis of 0–100."""
+    """Panels of marks with shared rows, on an axis of 0–100."""
     room = {"margin": {"l": 7 * min(30, max(map(len, rows))) + 16}, "meta": {"least": 110 if columns > 2 else 200}}
     legend = any(drawn["name"] for drawn in traces[0])
     axis = named_rows(rows, (0.3, -0.7))
@@ -173,13 +175,13 @@ def _bar_panel(rows: Sequence[str], segments: Sequence[Figure], axis: str) -> Fi
 
 
 def bar_panels(rows: Sequence[str], titles: Sequence[str], traces: Sequence[Sequence[Figure]]) -> Figure:
-    """Panels of bars on the same rows, each on an axis of its own."""
+    """Panels of bars with shared rows, each with its own axis."""
     room = {"margin": {"t": 30}, "meta": {"least": 190, "gap": 64}, "showlegend": False}
     return panels("bars", titles, traces, 3, 26 * len(rows) + 8, yaxis=named_rows(rows, (0.5, -0.5)), **room)
 
 
 def _label(rubric: Rubric, name: str) -> str:
-    """The label of a dimension, or of what is over several."""
+    """The label of a dimension, or of a figure over several."""
     return dimension_label(rubric, name) if name in rubric.dimensions else name.capitalize()
 
 

@@ -22,7 +22,7 @@ SETTINGS_SHOWN = 3  # of those that changed, beside the table of all
 
 
 def comparison_sheet(comparison: RunComparison) -> Sheet:
-    """The page: the verdict on every two models that belong together, their differences, and what else changed."""
+    """The page: a verdict on every pair of models, their differences, and other changes."""
     first, *others = comparison.runs
     decisive = comparison.decisive
     runs = len(decisive) == 1 and decisive[0][0].contestant.supporter == decisive[0][1].contestant.supporter
@@ -63,7 +63,7 @@ def _verdict(pair: Pair, late: str, early: str, level: float) -> str:
 
 
 def _dimensions(comparison: RunComparison) -> Iterator[str]:
-    """On which dimensions the models of a pair differ."""
+    """The dimensions on which the models of a pair differ."""
     found = [pair for pair in comparison.models(comparison.pooled) if pair[2].holds and pair[2].dimension is not None]
     for name, of_pair in groupby(found, key=_labels(comparison)):
         rises = [f"{_dimension(comparison, pair)} {pair[2].estimate.mean:+.1f}" for pair in of_pair]
@@ -71,7 +71,7 @@ def _dimensions(comparison: RunComparison) -> Iterator[str]:
 
 
 def _changes(comparison: RunComparison) -> Iterator[str]:
-    """What changed in the configs, in short: no hashes, of whole parts only that they came or went."""
+    """The changes in the configs, without hashes; a whole part is only reported as added or removed."""
     first, *others = comparison.runs
     for run in others:
         lines = []
@@ -84,7 +84,7 @@ def _changes(comparison: RunComparison) -> Iterator[str]:
 
 
 def _beliefs(comparison: RunComparison) -> list[tuple[bool, str]]:
-    """Of every judge whether it can be relied on, and why."""
+    """For every judge, whether it is reliable, and why."""
     entries = comparison.pooled.entries if comparison.pooled else []
     judges = dict.fromkeys(entry.contestant.scorer.judge for entry in entries)
     languages = [part.language for part in comparison.languages]
@@ -106,7 +106,7 @@ def _cautions(comparison: RunComparison) -> Iterator[str]:
 
 
 def _forests(comparison: RunComparison) -> Iterator[Forest]:
-    """Differences in the average and on every dimension: of one pair also in each language; nothing where none was compared."""
+    """Differences in the average and on every dimension, for a single pair also per language; empty if no pair was compared."""
     averages, rubric = comparison.decisive, comparison.rubric
     own = [pair for pair in comparison.models(comparison.pooled) if pair[2].dimension is not None]
     ends = reach(gap.estimate for *_, gap in (*averages, *own))
@@ -134,7 +134,7 @@ def _found(pair: Pair) -> str:
 
 
 def _labels(comparison: RunComparison) -> Callable[[Pair], str]:
-    """What to call a pair: a supporter that is compared with itself by its own name alone."""
+    """The names of pairs: only the supporter's name if it is compared with itself."""
     full = {
         (late.name, early.name): (late.contestant.supporter, early.contestant.supporter)
         for late, early, _ in comparison.decisive

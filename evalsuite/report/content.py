@@ -1,4 +1,4 @@
-"""A run folder's records → the tables and the report."""
+"""From a run folder's records to its tables and report."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ from serve.dialect import report_of
 
 M = TypeVar("M", bound=BaseModel)
 
-CONSOLE_ROWS = 30  # of longer tables the console shows the first
-# What the console shows of a run, by how keys begin, and the columns that every console has room for.
+CONSOLE_ROWS = 30  # the most rows of a table that the console shows
+# The tables that the console shows, by the beginning of their keys, and the columns that fit on every console.
 _BRIEF = {
     "agreement_": ("Dimension", "ACC", "Majority ACC"),
     "leaderboard-": ("rank", "supporter", "judged by", AVERAGE, "both"),
@@ -79,7 +79,7 @@ _BRIEF = {
 }
 
 
-@rare_collections(10_000_000)  # a report keeps nearly all that it makes
+@rare_collections(10_000_000)  # a report's objects nearly all live until its end
 def report_run(
     run: Run,
     console: Console,
@@ -97,7 +97,9 @@ def report_run(
     """
     content = content_of(run, made)
     lost = any(dialogue.lost for dialogue in content.tally.dialogues) or any(verdict.lost for verdict in content.tally.verdicts)
-    if not lost and not any(stage.get("unfinished") for stage in run.timing().values()):  # a budget's end is nobody's look
+    if not lost and not any(
+        stage.get("unfinished") for stage in run.timing().values()
+    ):  # a budget ended it
         run.look(cards_of(content.tally.dialogues))
     content = replace(content, tables=list(beside([*content.tables, *more(content.tally)])))
     paths = write_report(run.folder, content)
@@ -113,7 +115,7 @@ def report_run(
 
 
 def print_brief(content: ReportContent, console: Console) -> None:
-    """Print the answer, what stands behind it, and the most important tables, as far as there is room."""
+    """Print the answer, the reasons for it, and as much of the most important tables as fits."""
     for sentence in [*content.alarmed, *content.findings[:-1]]:
         console.print(Text(clean(sentence)))
     for beginning, columns in _BRIEF.items():
@@ -123,7 +125,7 @@ def print_brief(content: ReportContent, console: Console) -> None:
 
 
 def _print(table: Table, columns: Collection[str], console: Console) -> None:
-    """Print a table whole where it has room, else these columns of it and where the rest is."""
+    """Print a whole table if it fits, otherwise these columns and where to find the rest."""
     if len(table.rows) <= CONSOLE_ROWS and fits(table, console):
         to_console(table, console)
         return
@@ -135,7 +137,7 @@ def _print(table: Table, columns: Collection[str], console: Console) -> None:
 
 
 def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
-    """What the report of a run folder shows; what a command has just `made` there is not read again."""
+    """The content of a run folder's report. Records that the command has just `made` are not read again."""
     config = run.config()
     scored = config.scored
     if scored is None and "role_play" in config:
@@ -164,7 +166,7 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
         verdicts += outcome.judgements if outcome else judging.records()
     tally = Tally(dialogues, verdicts, scored.rubric, config.floors(), users_of(dialogues), level)
     drawn = {dialogue.id for dialogue in distinct(dialogues)}
-    once = tally  # what it has computed is computed once where every dialogue is distinct
+    once = tally  # shares what is already computed, if every dialogue is distinct
     if len(drawn) < len(dialogues):
         kept = [dialogue for dialogue in dialogues if dialogue.id in drawn]
         once = replace(tally, dialogues=kept, judgements=[verdict for verdict in verdicts if verdict.dialogue_id in drawn])
@@ -190,13 +192,13 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
     cards = {person.id: framework.card(person) for person in read_people(run.folder)} if framework else {}
     broken_down, breakdown_charts = breakdowns(once, cards)
     audited = simulator.audit(dialogues, {d.id: cards[d.card_id] for d in dialogues if d.card_id in cards})
-    # How well the scores distinguish supporters (EmoHarbor table 2), where there are several.
+    # How well the scores distinguish supporters (EmoHarbor table 2), if there are several.
     several = len({contestant.supporter for contestant in tally.contestants}) > 1
     distinguished = discrimination.run_tables(discrimination.of_run(tally.contestants, rubric), rubric) if several else ()
     kinds = run.store.asked_again()
     named = ", ".join(f"{count:,} {reason} of the {role} {spec}" for role, spec, reason, count in kinds)
     again = f"{sum(count for *_, count in kinds):,} answers by name (--retry): {named}" if kinds else ""
-    own = config.own_wording()  # None but in paper mode
+    own = config.own_wording()  # None outside paper mode
     uses = model_uses(used, dialogues, tally.verdicts, prices_in(run.versions()))
     return ReportContent(
         title=f"{framework_of(name).title if ':' in name or name in entries() else name} · {run.folder.name}",
@@ -220,7 +222,7 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
             *([failed] if failed else []),
             risk.table(
                 [*risk.count(dialogues, risky)], risk.unsearched(dialogues)
-            ),  # the turns themselves are behind warnings, in transcripts
+            ),  # the turns are in the transcripts, behind content warnings
             *([simulator.audit_table(audited)] if audited else []),
             *([use_table(uses)] if uses else []),
             costs(dialogues, judged, seconds),
@@ -269,7 +271,7 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
 
 
 def _unplanned(looks: Looks | None, seen: Collection[int], tally: Tally) -> Iterator[str]:
-    """A difference was found in a run that was looked at before, on fewer cards, though nobody had planned to."""
+    """A warning if a difference was found in a run that had been looked at on fewer cards without a plan for that."""
     unplanned = sorted(set(seen) - set(looks.cards if looks else ()))
     if len({*seen}) > 1 and unplanned and any(difference.holds for board in tally.pooled for difference in board.asked):
         yield (
@@ -279,7 +281,7 @@ def _unplanned(looks: Looks | None, seen: Collection[int], tally: Tally) -> Iter
 
 
 def _behind(tally: Tally, judges: Sequence[JudgementSet]) -> Iterator[str]:
-    """Which judges have not judged all that others have: a run grows judge by judge."""
+    """The judges that lack verdicts on dialogues that other judges have scored."""
     judged = {judge.judge: {j.dialogue_id for j in tally.verdicts if j.judge == judge.judge} for judge in judges}
     every = set().union(*judged.values())
     for judge, dialogues in judged.items():
@@ -290,7 +292,7 @@ def _behind(tally: Tally, judges: Sequence[JudgementSet]) -> Iterator[str]:
 def _gold(
     run: Run, judges: Sequence[JudgementSet], scored: Judged, agreements: Mapping[str, dict[str, Any]], synthetic: bool
 ) -> tuple[list[Table], list[charts.Chart]]:
-    """How the judges agree with the gold set; several are set side by side and tested against each other."""
+    """The judges' agreement with the gold set; several judges are compared and tested against each other."""
     rubric, mode = scored.rubric, scored.mode
     note = "synthetic gold, scores hold by construction" if synthetic else ""
     labels = {key: dimension.label.get("en", key) for key, dimension in rubric.dimensions.items()}
@@ -316,7 +318,7 @@ def _gold(
 
 
 def _asked(run: Run, judges: Sequence[JudgementSet]) -> Iterator[tuple[str, str]]:
-    """In which pack, by which method each judge was asked, and what every model's server takes of what is asked."""
+    """Each judge's prompt pack and method, and the features of requests that each model's server supports."""
     learnt = run.store.dialects()
     taken = {spec: report_of([record for (name, _), record in learnt.items() if name == spec]) for spec, _ in sorted(learnt)}
     for judge in judges:
@@ -327,7 +329,7 @@ def _asked(run: Run, judges: Sequence[JudgementSet]) -> Iterator[tuple[str, str]
 
 
 def _taken(uses: Sequence[ModelUse]) -> Iterator[tuple[str, str]]:
-    """Calls, tokens and cost of all models together."""
+    """Total calls, tokens and cost."""
     if uses:
         total = sum((use.usage for use in uses), Usage())
         text = f"{total.calls:,} calls, {total.prompt_tokens:,} tokens in, {total.completion_tokens:,} out"
@@ -339,8 +341,8 @@ def _taken(uses: Sequence[ModelUse]) -> Iterator[tuple[str, str]]:
 
 
 def _risks(dialogues: Sequence[Dialogue], risks: Sequence[risk.RiskTurn]) -> dict[str, dict[int, list[str]]]:
-    """Dialogue id → place of a turn → what it is about. Thoughts are shown too: one that voices danger counts as its turn does,
-    but only here, since no supporter could answer it."""
+    """Dialogue id → place of a turn → the dangers that it voices. Transcripts show the seeker's thoughts as well, so dangers in
+    them count too, but only here, since no supporter could answer them."""
     about: dict[str, dict[int, list[risk.Category]]] = defaultdict(dict)
     for risky in risks:
         about[risky.dialogue.id][risky.turn] = list(risky.categories)
@@ -360,7 +362,7 @@ def _records(path: Path, model: type[M]) -> list[M]:
 
 
 def _warnings(tally: Tally, specs: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Which supporters share their base with a judge or the seeker, who may favour their like (ESC-Eval appendix B.3)."""
+    """The supporters that have the same base model as a judge or the seeker, which may favour them (ESC-Eval appendix B.3)."""
     supporters = sorted({supporter_of(dialogue) for dialogue in tally.dialogues})
     played = {(dialogue.framework, dialogue.simulator) for dialogue in tally.dialogues}
     seekers = sorted({name for framework, simulator in played for name in _players(framework, simulator)})
@@ -376,7 +378,7 @@ def _warnings(tally: Tally, specs: dict[str, dict[str, Any]]) -> Iterator[str]:
 
 
 def _players(framework: str | None, simulator: str | None) -> Sequence[str]:
-    """The models that played a dialogue's seeker; none where a person did."""
+    """The models that played a dialogue's seeker; empty if a person did."""
     if simulator is None:
         return []
     return framework_of(framework).players(simulator) if framework and framework in entries() else [simulator]

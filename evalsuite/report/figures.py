@@ -26,14 +26,14 @@ _DASHES = ("solid", "solid", "dash", "dash", "dot", "dot", "dashdot", "dashdot")
 
 
 def trace(style: str, **data: Any) -> Figure:
-    """Data in a style of figures.yaml."""
+    """A plotly trace with a style of figures.yaml."""
     return _merged(_styles()["traces"][style], data)
 
 
 def dots(
     style: str, rows: Sequence[str], estimates: Sequence[tuple[int, Estimate]], name: str = "", alone: bool = False
 ) -> Figure:
-    """A mark with its interval for every (row, estimate); open where there is no interval, if marks may stand `alone`."""
+    """A mark with its interval for every (row, estimate); without an interval, an open mark if `alone` allows it."""
     symbol = _styles()["traces"][style]["marker"]["symbol"]
     symbols = [f"{symbol}-open" if alone and estimate.low is None else symbol for _, estimate in estimates]
     return trace(
@@ -49,7 +49,7 @@ def dots(
 
 
 def segment(name: str, tone: str, hatch: str, values: Sequence[float], texts: Sequence[str]) -> Figure:
-    """A part of stacked bars: its value and text in every row."""
+    """A segment of stacked bars, with its value and text in every row."""
     return trace(
         "segment",
         name=label(name),
@@ -62,7 +62,7 @@ def segment(name: str, tone: str, hatch: str, values: Sequence[float], texts: Se
 
 
 def curve(name: str, place: int, points: Sequence[tuple[int, Estimate, str]], step: bool, band: bool) -> list[Figure]:
-    """A line over rounds through (round, estimate, text), the `place`-th of its panel, stepped or not, behind it its band."""
+    """A line through (round, estimate, text), the `place`-th of its panel, stepped or not, in front of its band."""
     colour, name = "<warm>" if place % 2 else "<accent>", label(name)
     line = trace(
         "step" if step else "curve",
@@ -85,7 +85,7 @@ def curve(name: str, place: int, points: Sequence[tuple[int, Estimate, str]], st
 
 
 def error(estimates: Iterable[Estimate]) -> Figure:
-    """Error bars; none where an estimate has no interval."""
+    """Error bars, empty for estimates without an interval."""
     bounds = [(e.mean or 0, e.mean if e.low is None else e.low, e.mean if e.high is None else e.high) for e in estimates]
     return {"array": [high - mean for mean, _, high in bounds], "arrayminus": [mean - low for mean, low, _ in bounds]}  # type: ignore[operator]
 
@@ -121,7 +121,7 @@ def panels(
 
 
 def label(text: str, limit: int | None = None) -> str:
-    """Text for plotly, which reads tags in its labels; shortened to leave room for the plot."""
+    """Text escaped for plotly, which interprets tags in labels, and shortened to leave room for the plot."""
     return html.escape(text if limit is None or len(text) <= limit else text[: limit - 1] + "…", quote=False)
 
 
@@ -141,6 +141,6 @@ def _styles() -> dict[str, Any]:
 
 
 def _merged(style: Figure, data: Figure) -> Figure:
-    """Data with what the style adds, at any depth."""
+    """Data merged with its style, at any depth."""
     both = {key: _merged(style[key], data[key]) for key in style.keys() & data.keys() if isinstance(data[key], dict)}
     return {key: dict(value) if isinstance(value, dict) else value for key, value in style.items()} | data | both

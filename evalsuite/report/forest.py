@@ -19,7 +19,7 @@ MINUS = "\u2212"
 
 @dataclass(frozen=True)
 class ForestLine:
-    """A row: in every column one estimate a judge, None where there is none. `said` is what follows the figure, in words."""
+    """A row: in every column an estimate per judge, or None. `said` are the words after the figure."""
 
     name: str
     columns: Sequence[Sequence[Estimate | None]]
@@ -43,11 +43,11 @@ class Forest:
     """What a row is."""
 
     def at(self, figure: float) -> str:
-        """Where a figure lies from left to right; what is off the axis (points taken off may lead below 0), at its end."""
+        """The horizontal position of a figure; figures off the axis (negative points may lead below 0) are at its end."""
         return f"{100 * (min(max(figure, self.low), self.high) - self.low) / (self.high - self.low):.2f}%"
 
     def figure(self, figure: float) -> str:
-        """With its sign where the axis has two sides."""
+        """The text of a figure, with its sign if the axis has two sides."""
         text = fmt(figure, 1)
         return f"+{text}" if self.low < 0 and figure > 0 and text != "0.0" else text.replace("-", MINUS)
 
@@ -62,7 +62,7 @@ class Forest:
 
 
 def board_forest(boards: Sequence[Board], title: str) -> Forest:
-    """The boards of several judges over the same supporters, in the order of the first; models, then floors."""
+    """Several judges' boards of the same supporters, in the order of the first: models, then floors."""
     first, names = boards[0], list(short_names(board.scorer for board in boards).values())
     averages = [{block[-1].supporter: block[-1].estimate for block in board.scores} for board in boards]
     lines = [
@@ -73,7 +73,7 @@ def board_forest(boards: Sequence[Board], title: str) -> Forest:
 
 
 def language_forests(boards: Sequence[Board]) -> Iterator[Forest]:
-    """The boards language by language."""
+    """A forest per language."""
     for language in dict.fromkeys(board.language for board in boards):
         yield board_forest([board for board in boards if board.language == language], name_of(language))
 
@@ -88,7 +88,7 @@ def dimension_forest(board: Board, rubric: Rubric) -> Forest:
 
 
 def difference_forests(board: Board) -> Iterator[Forest]:
-    """For every supporter that the others may be compared with, by how many points of the average they are ahead of it."""
+    """For every possible reference, the differences of the other supporters' averages from its average."""
     ends = reach(gap.estimate for gap in board.differences)
     gaps = {(gap.second, gap.first): gap for gap in board.differences}
     gaps |= {(gap.first, gap.second): replace(gap, estimate=gap.estimate.times(-1)) for gap in board.differences}
@@ -106,17 +106,17 @@ def difference_forests(board: Board) -> Iterator[Forest]:
 def gap_forest(
     title: str, lines: Sequence[ForestLine], ends: float, rows: str = "supporter", columns: Sequence[str] = ("",)
 ) -> Forest:
-    """Differences in points, on an axis to both sides of 0."""
+    """Differences in points, on an axis around 0."""
     return Forest(title, lines, columns, low=-ends, high=ends, unit="points", rows=rows)
 
 
 def _rows(board: Board) -> list[tuple[int, str, bool]]:
-    """Place, name and whether it is a floor, of models by falling average and then of floors."""
+    """Place, name and whether it is a floor: models by falling average, then floors."""
     rows = [(place, board.contestants[place].supporter, place not in board.models) for place in board.order]
     return sorted(rows, key=lambda row: row[2])
 
 
 def reach(estimates: Iterable[Estimate]) -> int:
-    """How far an axis of differences goes to both sides of 0, in points."""
+    """The length of an axis of differences on either side of 0, in points."""
     ends = (end for estimate in estimates for end in (estimate.mean, estimate.low, estimate.high) if end is not None)
     return max(10, 10 * math.ceil(max(map(abs, ends), default=0) / 10))

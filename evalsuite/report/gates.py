@@ -26,7 +26,7 @@ JUNIT = "report.junit.xml"
 
 
 class GateCase(NamedTuple):
-    """One thing that a gate looked at, and what is wrong with it; `failure` is empty where nothing is."""
+    """A check of a gate; `failure` says what is wrong, empty if nothing is."""
 
     gate: str
     name: str
@@ -76,7 +76,7 @@ class Gates:
         return bool(failures)
 
     def _under(self, records: RunRecords) -> Iterator[GateCase]:
-        """Every threshold against every model."""
+        """Every threshold, for every model."""
         tally = Tally(records.dialogues, records.judgements, records.rubric, records.floors, level=records.level)
         boards = tally.pooled if self.least else []
         for dimension, least in self.least:
@@ -91,7 +91,7 @@ class Gates:
 
 
 def _missing(records: RunRecords) -> Iterator[GateCase]:
-    """Whether every supporter's dialogues were all held and judged."""
+    """Whether all dialogues of every supporter were held and judged."""
     lost = {dialogue.id for dialogue in records.dialogues if dialogue.lost}
     lost |= {judgement.dialogue_id for judgement in records.judgements if judgement.lost}
     counts = Counter(map(supporter_of, records.dialogues))
@@ -120,7 +120,7 @@ def _worse(baseline: RunRecords, records: RunRecords) -> Iterator[GateCase]:
 
 
 def junit(suite: str, cases: Sequence[GateCase]) -> str:
-    """The cases as JUnit's XML, which CI systems show."""
+    """The cases as JUnit XML, which CI systems display."""
     failures = str(sum(bool(case.failure) for case in cases))
     root = ElementTree.Element("testsuites")
     element = ElementTree.SubElement(root, "testsuite", name=clean(suite), tests=str(len(cases)), failures=failures)

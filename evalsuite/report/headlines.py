@@ -1,4 +1,4 @@
-"""The first lines of a report: which model is ahead and by how much, whether its judge can be relied on, what to be wary of."""
+"""The first lines of a report: which model is ahead and by how much, whether its judge is reliable, and warnings."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ ENDINGS: dict[Termination | None, str] = {
 
 
 def answer(board: Board, boards: Sequence[Board] = ()) -> str:
-    """One sentence: which model is ahead of which, by how much, on how many cards, by which judge of several `boards`. A model
-    that stands alone is compared with the floors."""
+    """A sentence: which model is ahead of which, by how much, on how many cards, and by which judge, if `boards` have several.
+    A single model is compared with the floors."""
     averages = {block[-1].supporter: block[-1].estimate for block in (board.scores[place] for place in board.order)}
     ranked = [name for name, estimate in averages.items() if estimate.mean is not None]
     models = [name for name in ranked if name not in board.floors] or ranked
@@ -68,7 +68,7 @@ def answer(board: Board, boards: Sequence[Board] = ()) -> str:
 
 
 def agreeing(first: Board, others: Sequence[Board]) -> tuple[str, list[str]]:
-    """Which further judges found the same differences between models as the first one, and what each of the rest found."""
+    """A sentence on the judges that find the same differences as the first, and one for each judge that does not."""
     boards, shown = [first, *others], _shown(first)
     same = [_judge(board, boards) for board in others if _shown(board) == shown]
     same_finding = f"{_listed(same)} {'finds' if len(same) == 1 else 'find'} the same." if same else ""
@@ -76,14 +76,14 @@ def agreeing(first: Board, others: Sequence[Board]) -> tuple[str, list[str]]:
 
 
 def _shown(board: Board) -> set[tuple[str, str]]:
-    """(better, worse) of the asked differences that were found."""
+    """The significant differences that decide, as (better, worse)."""
     names = [contestant.supporter for contestant in board.contestants]
     return {(names[gap.first], names[gap.second]) for gap in board.asked if gap.holds}
 
 
 def _ahead(board: Board, rivals: Sequence[str], found: Gaps, first: str) -> str:
-    """Whom the first model is ahead of, or what is ahead of it, among the differences that were found; the whole order where
-    it was found."""
+    """Which supporters the first model is ahead of or behind, by the significant differences; the complete order if all are
+    significant."""
     steps = [(high, low) for high, low in pairwise(rivals) if high not in board.floors and low not in board.floors]
     if 1 < len(steps) < 4 and all(pair in found for pair in combinations(rivals[: len(steps) + 1], 2)):
         gaps = [(high, low, found[high, low].estimate) for high, low in steps]
@@ -111,7 +111,7 @@ def _ahead(board: Board, rivals: Sequence[str], found: Gaps, first: str) -> str:
 
 
 def belief(agreements: Mapping[str, Agreement], judge: str, languages: Sequence[Language]) -> tuple[bool, str]:
-    """Whether a judge can be relied on in all these languages, and why."""
+    """Whether a judge is reliable in all these languages, and why."""
     measured = [language for language in languages if _shares(agreements, judge, language)]
     doubts = [doubt(agreements, judge, language) for language in languages]
     if not measured:
@@ -127,21 +127,21 @@ def belief(agreements: Mapping[str, Agreement], judge: str, languages: Sequence[
 
 
 def doubt(agreements: Mapping[str, Agreement], judge: str, language: str) -> bool:
-    """Whether a judge was measured on no gold set in a language, or is not shown to be right more often than the majority
-    class: the interval of ACC less the majority class's on the same gold does not lie above 0."""
+    """Whether a judge has no gold set in a language, or does not beat the majority class there: the interval of the difference
+    of their ACC on the same gold is not above 0."""
     low = agreements.get(judge, {}).get(language, {}).get(AVERAGE, {}).get("over_majority_low")
     return not _shares(agreements, judge, language) or low is None or low <= 0
 
 
 def _shares(agreements: Mapping[str, Agreement], judge: str, language: str) -> tuple[float, ...]:
-    """How much of the gold a judge gives, and how much is the most frequent score, in per cent; empty without gold."""
+    """The judge's ACC and that of the majority class, in per cent; empty without gold."""
     figures = agreements.get(judge, {}).get(language, {}).get(AVERAGE, {})
     shares = tuple(100 * figures[name] for name in ("acc", "majority_acc") if figures.get(name) is not None)
     return shares if len(shares) == 2 else ()
 
 
 def verdict(first: str, other: str, gap: Difference, unit: str = "cards", level: float = LEVEL) -> str:
-    """Which of two is better, or that nobody can say; `gap` is the first less the second, its interval of this level."""
+    """A clause on which of two is better, if `gap` (first minus second, with an interval of this level) shows it."""
     if gap.estimate.mean is None:
         return f"{first} and {other} cannot be compared: a side has no readable verdict on some dimension"
     if gap.holds:
@@ -157,14 +157,14 @@ def verdict(first: str, other: str, gap: Difference, unit: str = "cards", level:
 
 
 def found_in(gap: Difference, better: str = "better", worse: str = "worse") -> str:
-    """What a difference says, in a word or two."""
+    """A difference in a word or two."""
     if gap.holds and gap.estimate.mean is not None:
         return better if gap.estimate.mean > 0 else worse
     return "not tested" if gap.holds is None else TOO_FEW if gap.estimate.n < FEWEST_PLANNED else "no difference found"
 
 
 def unbeaten(board: Board) -> Iterator[str]:
-    """Which models are not shown to beat a floor in the average, where there are cards enough to show it."""
+    """Sentences on models that do not significantly beat a floor in the average, although there are enough cards."""
     names = [contestant.supporter for contestant in board.contestants]
     beaten = {(names[gap.first], names[gap.second]) for gap in board.differences if gap.holds}
     ranked = [names[place] for place in board.order]
@@ -179,7 +179,7 @@ def unbeaten(board: Board) -> Iterator[str]:
 
 
 def _judge(board: Board, boards: Sequence[Board]) -> str:
-    """The judge's name; where it scored in several ways also how."""
+    """The judge's name, with the method or condition if it scored in several ways."""
     several = sum(other.scorer.judge == board.scorer.judge for other in boards) > 1
     return board.scorer.judge if not several else short_names(other.scorer for other in boards)[board.scorer]
 
@@ -199,7 +199,7 @@ def _gap(board: Board, difference: Difference) -> str:
 
 
 def unit_of(contestant: Contestant) -> str:
-    """What a contestant's scores are counted by."""
+    """The unit of a contestant's scores: cards, or what is drawn whole instead."""
     return "dialogues" if next(iter(contestant.cards), "").startswith(DIALOGUE) else "cards"
 
 
@@ -222,7 +222,7 @@ def counted(dialogues: Sequence[Dialogue]) -> str:
 
 
 def unread(judgements: Sequence[Judgement]) -> str:
-    """How many verdicts have no value and why, and how many came with broken probabilities; empty where all is well."""
+    """Sentences on verdicts without a value, by reason, and on broken probabilities; empty if there are none."""
     counts, unsound = missing(judgements), broken(judgements)
     reasons = [f"{count:,} {MISSING.get(reason, f'failed ({reason})')}" for reason, count in counts.items()]
     if reasons:

@@ -161,7 +161,7 @@ def _sample(dialogue: Dialogue, supporter: str, verdicts: Mapping[str, Mapping[s
 
 
 def _score(judgements: Sequence[Judgement]) -> Score:
-    """One judge's score of a dialogue: a value a dimension, and what the judge said."""
+    """A judge's score of a dialogue: a value per dimension, and the judge's replies."""
     from inspect_ai.scorer import Score
 
     whole = [judgement for judgement in judgements if judgement.turn is None and judgement.repeat == 0]
@@ -177,7 +177,7 @@ def _score(judgements: Sequence[Judgement]) -> Score:
 
 
 def _results(judge: str, samples: Sequence[EvalSample]) -> Iterator[EvalScore]:
-    """The mean of every dimension, by Inspect's own metrics."""
+    """The mean of every dimension, from Inspect's own metrics."""
     from inspect_ai.log import EvalMetric, EvalScore
     from inspect_ai.scorer import SampleScore, Score, mean, stderr
 

@@ -31,12 +31,12 @@ from evalsuite.statistics.contestants import POOLED
 from evalsuite.statistics.leaderboard import Board, Tally
 from evalsuite.statistics.summary import AGREEMENT, languages_of, supporter_of
 
-ALARMS = 10  # that a page shows with their transcripts
+ALARMS = 10  # the most that a page shows with their transcripts
 PLUMBING = "Plumbing: scores that involve the embedded 135M model say nothing about quality."
 
 
 class Section(NamedTuple):
-    """One heading of the report with its tables; `label` is a warning that belongs to all of it."""
+    """A heading of the report with its tables; `label` is a warning about all of them."""
 
     title: str
     tables: list[Table]
@@ -45,7 +45,7 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportContent:
-    """All that a report shows.
+    """The content of a report.
 
     `tally` holds the records and what they come to. `tables` come in display order, grouped by their `section`; a chart
     stands below its table. `agreement` maps language → dimension or "average" → figures as fractions of 1: acc,
@@ -79,13 +79,13 @@ class ReportContent:
     records: Mapping[str, Sequence[BaseModel]] = field(default_factory=dict)
     further_facts: Sequence[tuple[str, str]] = ()
     alarms: Sequence[Alarm] = ()
-    """Dialogues that stand before everything else."""
+    """Dialogues that the page shows before everything else."""
     texts: Sequence[TextDiff] = ()
-    """Supporters' system messages, and how they differ."""
+    """The supporters' system messages and their differences."""
 
     @property
     def sections(self) -> list[Section]:
-        """The report's headings with their tables; tables that name none come last."""
+        """The report's headings with their tables; tables without a section come last."""
         label = SYNTHETIC_GOLD if self.synthetic_gold else ""
         return [
             Section(
@@ -98,7 +98,7 @@ class ReportContent:
 
     @cached_property
     def beliefs(self) -> dict[str, tuple[bool, str]]:
-        """Judge → whether it can be relied on, and why."""
+        """Judge → whether it is reliable, and why."""
         languages = languages_of(self.tally.dialogues)
         judges = dict.fromkeys(board.scorer.judge for board in self.tally.pooled)
         if self.agreements is None:
@@ -107,24 +107,24 @@ class ReportContent:
 
     @cached_property
     def boards(self) -> list[Board]:
-        """The boards over all languages, first those of judges that can be relied on: the page speaks of the first."""
+        """The boards over all languages, those of reliable judges first: the page's headline is about the first."""
         return sorted(self.tally.pooled, key=lambda board: not self.beliefs[board.scorer.judge][0])
 
     @property
     def alarmed(self) -> list[str]:
-        """In how many dialogues there is an alarm, as a sentence; empty without any."""
+        """A sentence with the number of dialogues that raised an alarm; empty if none did."""
         alarmed, total = len({alarm.dialogue.id for alarm in self.alarms}), len(self.tally.dialogues)
         sentence = f"Damaging answers in {alarmed:,} of {total:,} dialogues, whatever the average says: read them first."
         return [sentence] if alarmed else []
 
     @property
     def relied(self) -> bool:
-        """Whether the first board's judge can be relied on."""
+        """Whether the first board's judge is reliable."""
         return bool(self.boards) and self.beliefs[self.boards[0].scorer.judge][0]
 
     @cached_property
     def findings(self) -> list[str]:
-        """What came out, as sentences: the answer, whether its judge can be relied on and who agrees, and what there is."""
+        """The findings as sentences: the answer, how reliable its judge is and who agrees, and the number of dialogues."""
         if not self.boards:
             return [counted(self.tally.dialogues)]
         first, *others = self.boards
@@ -134,7 +134,7 @@ class ReportContent:
 
     @cached_property
     def forests(self) -> dict[str, list[Forest]]:
-        """What is drawn at the top: the `board`, one per `language`, one column per dimension, one a `reference` supporter."""
+        """The forest plots at the top: the `board`, one per language, one with a column per dimension, one per reference."""
         if not self.boards:
             return {}
         first = self.boards[0]
@@ -150,12 +150,12 @@ class ReportContent:
 
     @property
     def replayed(self) -> str:
-        """That no model was asked, where it is so."""
+        """A sentence that says that no model was asked; empty if models were."""
         return f"A replay of {self.replay}: no model was asked." if self.replay else ""
 
     @cached_property
     def cautions(self) -> list[str]:
-        """What to be wary of, as sentences: first what would change the decision, of which the page shows three at once."""
+        """Warnings, those that could change the decision first: the page shows three and folds the others."""
         warnings = [
             PLUMBING if self.plumbing else "",
             *(agreeing(self.boards[0], self.boards[1:])[1] if self.boards else ()),
@@ -169,7 +169,7 @@ class ReportContent:
 
     @cached_property
     def facts(self) -> list[tuple[str, str]]:
-        """What was run, on what: the lines at the top of the report."""
+        """The run's settings and sizes: the lines at the top of the report."""
         dialogues, verdicts = self.tally.dialogues, self.tally.verdicts
         cards, profiles = {d.card_id for d in dialogues if d.card_id}, {d.profile_id for d in dialogues if d.profile_id}
         people = [f"{len(ids):,} {name}" for ids, name in ((cards, "role cards"), (profiles, "profiles")) if ids]
@@ -219,7 +219,7 @@ def write_report(run: Path, content: ReportContent, name: str = "report") -> dic
 
 
 def _data(content: ReportContent) -> dict[str, Any]:
-    """report.json but for its records: figures in full precision; clock time under `timing` alone."""
+    """report.json without its records: figures in full precision, clock times only under `timing`."""
     tally = content.tally
     return {
         "title": content.title,
@@ -280,7 +280,7 @@ def _markdown(content: ReportContent) -> str:
 
 
 def _clear(folder: Path, keep: Collection[str]) -> None:
-    """Remove what earlier pages had in a folder of transcripts."""
+    """Remove the files of earlier pages from a folder of transcripts."""
     wanted = set(keep)
     for path in folder.glob("*.js") if folder.is_dir() else ():
         if path.name not in wanted:

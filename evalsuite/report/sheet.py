@@ -1,4 +1,4 @@
-"""A page of findings, tables and charts with no transcripts behind it, the same as JSON and as Markdown."""
+"""A page of findings, tables and charts without transcripts, also as JSON and Markdown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from evalsuite.runs.texts import TextDiff
 
 @dataclass(frozen=True)
 class Branch:
-    """Turns of a dialogue, and how it went on from there, once or in several ways."""
+    """Turns of a dialogue, and its continuations."""
 
     title: str
     note: str
@@ -51,7 +51,7 @@ class Sheet:
 
     @property
     def sections(self) -> dict[str, list[Table]]:
-        """Heading → its tables that are folded."""
+        """Heading → its folded tables."""
         folded = [table for table in self.tables if table.key not in self.main]
         names = dict.fromkeys(table.section for table in folded)
         return {name: [table for table in folded if table.section == name] for name in names}

@@ -26,7 +26,7 @@ _BANDS = 4  # lines in a panel up to which their bands can be distinguished
 
 
 def along(judges: Sequence[JudgementSet], tally: Tally, may_leave: bool) -> tuple[list[Table], list[Chart]]:
-    """Survival, where seekers may leave, and scores by round, where single turns were judged."""
+    """Survival if seekers may leave, and scores by round if single turns were judged."""
     may_leave = may_leave or any(dialogue.termination == "seeker_ended" for dialogue in tally.dialogues)
     curves = survival.curves(tally.dialogues) if may_leave else []
     tests = survival.log_ranks(tally.dialogues) if curves else []

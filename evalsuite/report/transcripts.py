@@ -1,4 +1,4 @@
-"""What the report's transcript browser holds: an index with what its filters ask for, and the dialogues themselves."""
+"""The data of the report's transcript browser: an index with the fields of its filters, and the dialogues."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from evalsuite.checks.risk import load_lexicon
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import MISSING, UNREADABLE, Scorer, scorer_of, supporter_of, why_missing
 
-# Transcripts larger than this (bytes of JSON) are stored compressed, so that the 8,500 dialogues of a full ESC-Eval run stay
-# well below 40 MB; smaller reports keep them as plain text that other tools can read.
+# Transcripts larger than this (bytes of JSON) are compressed, so that the 8,500 dialogues of a full ESC-Eval run stay well
+# below 40 MB; smaller ones are plain text that other tools can read.
 PACK_ABOVE = 8_000_000
-# A page that would be larger than this leaves the packed transcripts to files in a folder beside it.
+# The packed transcripts of a larger page are in files in a folder beside it.
 SPLIT_ABOVE = 40_000_000
-_REST = 4_000_000  # bytes of a page beside its transcripts: plotly, tables, charts
-LEVEL = 4  # of gzip: a fifth of the time that 9 takes, for pages a fifteenth larger
-CHUNK = 100  # dialogues that are unpacked together when one of them is opened
+_REST = 4_000_000  # bytes of the rest of a page: plotly, tables, charts
+LEVEL = 4  # of gzip: a fifth of the time of level 9, for a page that is larger by a fifteenth
+CHUNK = 100  # dialogues that the page unpacks together when a reader opens one of them
 OPENING = 80  # characters of the first seeker turn in the list
 
 Risks = Mapping[str, Mapping[int, Sequence[str]]]
@@ -38,7 +38,7 @@ Risks = Mapping[str, Mapping[int, Sequence[str]]]
 def transcripts(tally: Tally, cards: Mapping[str, RoleCard], risks: Risks) -> dict[str, Any]:
     """JSON for transcripts.js: `rows` (one per dialogue) and their bodies in `chunks`, plain or as gzip in base64 (`packed`).
 
-    Where the page would be larger than `SPLIT_ABOVE`, `split` is set: the chunks are for files beside it (`beside`).
+    If the page would be larger than `SPLIT_ABOVE`, `split` is set: the chunks belong in files beside it (`beside`).
 
     `risks` maps dialogue id → place of a turn → what it is about: such dialogues are shown only after a content warning, and
     their opening is not in the list. `risky_cards` are cards whose problem speaks of such things: the list of cards shows only
@@ -150,7 +150,7 @@ def beside(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _beside(risk: list[str], state: Mapping[str, Any] | None) -> list[Any]:
-    """What else is known of a turn: the risks that it speaks of, and the seeker's state as pairs of name and text."""
+    """The dangers that a turn voices, and the seeker's state as pairs of name and text; empty if there is neither."""
     pairs = [[clean(str(name)), clean(str(value))] for name, value in (state or {}).items() if value not in (None, "")]
     return [risk or None, pairs] if pairs else [risk] if risk else []
 
