@@ -55,9 +55,9 @@ class Answered:
 
 def answered(turns: Sequence[Turn]) -> list[Answered]:
     """Every place where the supporter answered a seeker. Empty turns are skipped."""
-    spoken = [(index, turn) for index, turn in enumerate(turns) if turn.text.strip()]
+    nonempty = [(index, turn) for index, turn in enumerate(turns) if turn.text.strip()]
     runs: list[tuple[int, Turn]] = []
-    for role, run in groupby(spoken, key=lambda pair: pair[1].role):
+    for role, run in groupby(nonempty, key=lambda pair: pair[1].role):
         members = list(run)
         runs.append((members[0][0], Turn(role=role, text="\n".join(turn.text.strip() for _, turn in members))))
     runs = runs[1:] if runs and runs[0][1].role == "supporter" else runs

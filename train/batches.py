@@ -47,15 +47,15 @@ class EpochSampler(Sampler[int]):
         order: list[int] = torch.randperm(len(self._lengths), generator=generator).tolist()
         if not self._batch:
             return iter(order)
-        whole = len(order) // self._batch * self._batch
-        pools = [order[at : min(at + POOL * self._batch, whole)] for at in range(0, whole, POOL * self._batch)]
+        full = len(order) // self._batch * self._batch
+        pools = [order[at : min(at + POOL * self._batch, full)] for at in range(0, full, POOL * self._batch)]
         steps = [
             pool[at : at + self._batch]
             for pool in (sorted(pool, key=self._lengths.__getitem__, reverse=True) for pool in pools)
             for at in range(0, len(pool), self._batch)
         ]
         shuffled = [steps[place] for place in torch.randperm(len(steps), generator=generator).tolist()]
-        remainder = sorted(order[whole:], key=self._lengths.__getitem__, reverse=True)
+        remainder = sorted(order[full:], key=self._lengths.__getitem__, reverse=True)
         return iter([index for step in [*shuffled, remainder] for index in step])
 
 

@@ -40,8 +40,8 @@ class StepClock(TrainerCallback):
         sums stay on the device, so that it does not have to wait."""
         mask, positions = inputs.get("attention_mask", inputs.get("until")), inputs.get("position_ids")
         real = torch.ones_like(inputs["input_ids"]) if mask is None else (mask > 0).long()
-        seen = (positions_of(real) if positions is None else positions) + 1
-        self._read = self._read + torch.stack([real.sum(), (seen * real).sum()])
+        attended = (positions_of(real) if positions is None else positions) + 1
+        self._read = self._read + torch.stack([real.sum(), (attended * real).sum()])
 
     @cached_property
     def _shape(self) -> TrainingShape | None:
@@ -58,12 +58,13 @@ class StepClock(TrainerCallback):
         read = [read for _, read in steps if torch.is_tensor(read)]
         if not read:
             return {}
-        seconds, (tokens, seen) = sum(time for time, _ in steps), torch.stack(read).sum(0).tolist()
+        seconds, (tokens, attended) = sum(time for time, _ in steps), torch.stack(read).sum(0).tolist()
         rates = {"tokens_per_second_per_device": tokens / seconds}
         if self._shape is not None:
-            again = bool(self._recipe.training.gradient_checkpointing)
-            alone, attending = (flops_per_token(self._shape, length, again) for length in (0, 2))  # a mean of half the length
-            rates["tflops_per_device"] = (tokens * alone + seen * (attending - alone)) / seconds / 1e12
+            checkpointing = bool(self._recipe.training.gradient_checkpointing)
+            # A token attends to half the length on average, so a length of 2 stands for one attended token.
+            alone, attending = (flops_per_token(self._shape, length, checkpointing) for length in (0, 2))
+            rates["tflops_per_device"] = (tokens * alone + attended * (attending - alone)) / seconds / 1e12
             if torch.cuda.is_available() and (card := card_of(torch.cuda.get_device_name(0))):
                 rates["mfu"] = rates["tflops_per_device"] / card.peak
         return rates

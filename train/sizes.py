@@ -211,6 +211,6 @@ def flops_per_token(shape: TrainingShape, length: float, checkpointing: bool) ->
     forward pass: 4 N or 6 N for N weights in linear layers. Causal attention costs 2 × length × queries per layer forward,
     twice that backward, and once more with checkpointing.
     """
-    again = 1 if checkpointing else 0
-    weights = shape.matmul * (4 + 2 * again) + shape.trainable * (6 + 2 * again)
-    return weights + shape.layers * 2 * length * shape.queries * (3 + again)
+    recomputed = 1 if checkpointing else 0
+    weights = shape.matmul * (4 + 2 * recomputed) + shape.trainable * (6 + 2 * recomputed)
+    return weights + shape.layers * 2 * length * shape.queries * (3 + recomputed)

@@ -78,9 +78,9 @@ class AdapterTrainer(SeededOrder, SFTTrainer):
         state = {}
         with gathered:
             for name, weight in trained.items():
-                whole = weight.full_tensor() if isinstance(weight, DTensor) else weight  # every process takes part
+                full = weight.full_tensor() if isinstance(weight, DTensor) else weight  # every process takes part
                 if self.args.should_save:
-                    state[name] = whole.detach().cpu().clone()
+                    state[name] = full.detach().cpu().clone()
         if self.args.should_save:
             self._save(output_dir, state_dict=state)
 

@@ -79,9 +79,9 @@ def write_xlsx(
     columns: Sequence[str],
     rows: Sequence[Mapping[str, str]],
     choices: Sequence[SheetChoice] = (),
-    more: Mapping[str, Sequence[Sequence[str]]] | None = None,
+    extra: Mapping[str, Sequence[Sequence[str]]] | None = None,
 ) -> None:
-    """A workbook whose first sheet holds the rows (every cell text, with the drop-down lists `choices`); `more` are further
+    """A workbook whose first sheet holds the rows (every cell text, with the drop-down lists `choices`); `extra` are further
     sheets of text. Raises `UserError` for a cell that is too long for XLSX."""
     need_modules("openpyxl", purpose="XLSX sheets")
     from openpyxl import Workbook
@@ -90,7 +90,7 @@ def write_xlsx(
 
     book: Any = Workbook()
     book.active.title = sheet
-    tables = {sheet: [list(columns), *([row.get(column, "") for column in columns] for row in rows)]} | dict(more or {})
+    tables = {sheet: [list(columns), *([row.get(column, "") for column in columns] for row in rows)]} | dict(extra or {})
     for name, lines in tables.items():
         page = book[name] if name == sheet else book.create_sheet(name)
         for number, line in enumerate(lines, start=1):
@@ -133,11 +133,11 @@ def write_both(
     layout: SheetLayout,
     rows: Sequence[Mapping[str, str]],
     choices: Sequence[SheetChoice],
-    more: Mapping[str, Sequence[Sequence[str]]],
+    extra: Mapping[str, Sequence[Sequence[str]]],
 ) -> list[str]:
     """A sheet to be filled in, as NAME.csv and NAME.xlsx; returns the two names."""
     write_csv(folder / f"{name}.csv", layout.columns, rows)
-    write_xlsx(folder / f"{name}.xlsx", layout.sheet, layout.columns, rows, choices, more)
+    write_xlsx(folder / f"{name}.xlsx", layout.sheet, layout.columns, rows, choices, extra)
     return [f"{name}.csv", f"{name}.xlsx"]
 
 

@@ -157,8 +157,8 @@ def write_sheet(
             first = languages.index(language)
             last = first + languages.count(language) - 1
             choices.append(SheetChoice("category", first, last, f"taxonomy!${letter}$2:${letter}${len(taxonomy.leaves) + 1}"))
-    more = {"taxonomy": _tree(taxonomy), "rules": _rules(qualities)}
-    for file in write_both(build.folder, name, layout, rows, choices, more):
+    extra = {"taxonomy": _tree(taxonomy), "rules": _rules(qualities)}
+    for file in write_both(build.folder, name, layout, rows, choices, extra):
         build.output(file, len(rows))
 
 

@@ -64,11 +64,11 @@ def import_cards(
     """
     pairs = (name_and_value("--map", text, "OURS=YOURS, as in problem=Situation") for text in columns or ())
     language = check_language("--language", language) if language else None
-    made = load_cards(file, language, {column: field for field, column in pairs})
+    cards = load_cards(file, language, {column: field for field, column in pairs})
     build = Build(out, "cards import", settings={"language": language, "map": columns})
     build.input(file)
-    build.step("cards", len(made))
-    build.write(CARDS, made)
+    build.step("cards", len(cards))
+    build.write(CARDS, cards)
     build.finish(console)
 
 
@@ -136,11 +136,11 @@ def extract(
         console.print(f"{name}: {wish} wanted, {available_count} available, {taken} taken{short}{absent}")
     steps = steps_of(build, "extract", (item.language for item in items))
     if model is None:
-        made = heuristic_cards(items, steps)
-        build.write(CARDS, made)
+        cards = heuristic_cards(items, steps)
+        build.write(CARDS, cards)
         build.finish(console)
         for name in drawn:
-            if name not in {card.source for card in made}:
+            if name not in {card.source for card in cards}:
                 console.print(cardless(name, places[name]), soft_wrap=True)
         return
     settings["prompts"] = load_pack(card_llm.PACK).fingerprint()  # edited prompts give other cards

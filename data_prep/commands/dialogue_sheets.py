@@ -60,9 +60,9 @@ def export_tasks(scored: ScoredSheet, out: Path) -> None:
     build = Build(out, "sheet export", settings={"rubric": rules.name})
     loaded, played = _to_score(scored, rules, build)
     for language in in_order(dialogue.language for dialogue in loaded):
-        spoken = [dialogue for dialogue in loaded if dialogue.language == language]
-        write_json(build.folder / f"tasks_{language}.json", label_studio.tasks(spoken, played))
-        build.output(f"tasks_{language}.json", len(spoken))
+        talks = [dialogue for dialogue in loaded if dialogue.language == language]
+        write_json(build.folder / f"tasks_{language}.json", label_studio.tasks(talks, played))
+        build.output(f"tasks_{language}.json", len(talks))
         write_text(build.folder / f"labels_{language}.xml", label_studio.configuration(rules, language, bool(played)))
         build.output(f"labels_{language}.xml")
     build.finish(console)
@@ -149,8 +149,8 @@ def _check_files(sheets: Sequence[Path], files: Sequence[Path]) -> None:
         raise UserError(f"a sheet is named {annotation.ACCEPTED}: rename it to its annotator's name")
     first: dict[str, Path] = {}
     for path in files:
-        if (same := first.setdefault(sha256_file(path), path)) is not path:
-            raise UserError(f"{same} and {path} are identical files: people's own sheets are needed")
+        if (earlier := first.setdefault(sha256_file(path), path)) is not path:
+            raise UserError(f"{earlier} and {path} are identical files: people's own sheets are needed")
 
 
 def _count(build: Build, scores: Sequence[HumanScore], unsettled: Mapping[str, Set[str]]) -> None:
@@ -171,15 +171,15 @@ def export_again(dialogues: list[Path], gold: list[Path], rubric: str, mode: Mod
     """Write a sheet for each annotator who must score again (NAME.csv, NAME.xlsx), and joint.* for what all review together: a
     row for each dimension to be scored, with all earlier scores, without names."""
     build = Build(out, "sheet export", settings={"rubric": rubric, "mode": mode})
-    rules, first_round, spoken = _first_round(dialogues, gold, rubric, build)
+    rules, first_round, talks = _first_round(dialogues, gold, rubric, build)
     open_items = contested(first_round, mode)
     sheets = {**open_items.by_annotator, **({JOINT: open_items.joint} if open_items.joint else {})}
     refuse_to_overwrite(out, list(sheets), annotation.REVIEW_LAYOUT)
     for name, of_person in sheets.items():
-        for file in annotation.write_review(build.folder, spoken, of_person, first_round, rules, name, halves=True):
+        for file in annotation.write_review(build.folder, talks, of_person, first_round, rules, name, halves=True):
             build.output(file, len(of_person))
-    again = set().union(*map(_items, open_items.by_annotator.values()))
-    _count(build, first_round, {"scored again by some": again, "reviewed jointly": _items(open_items.joint)})
+    rescored = set().union(*map(_items, open_items.by_annotator.values()))
+    _count(build, first_round, {"scored again by some": rescored, "reviewed jointly": _items(open_items.joint)})
     build.finish(console)
 
 
@@ -187,9 +187,9 @@ def import_again(dialogues: list[Path], gold: list[Path], files: list[Path], rub
     """First round and sheets → OUT/scores.jsonl (everybody's, after the second round) and OUT/accepted.jsonl (final means). An
     item without all its answers waits and has no mean."""
     build = Build(out, "sheet import", _SEED, {"rubric": rubric, "mode": mode})
-    rules, first_round, spoken = _first_round(dialogues, gold, rubric, build)
+    rules, first_round, talks = _first_round(dialogues, gold, rubric, build)
     open_items = contested(first_round, mode)
-    again: list[HumanScore] = []
+    second_round: list[HumanScore] = []
     jointly: list[HumanScore] = []
     _check_files(files, [])
     for path in files:
@@ -199,9 +199,9 @@ def import_again(dialogues: list[Path], gold: list[Path], files: list[Path], rub
             raise UserError(f"{path}: nobody named {name!r} was asked again: {near(name, names)}")
         build.input(path)
         of_person = open_items.joint if name == JOINT else open_items.by_annotator[name]
-        read = annotation.read_review(path, spoken, of_person, rules, build.step(f"sheet {path.name}"), halves=True)
-        (jointly if name == JOINT else again).extend(read)
-    final = finish(first_round, again, jointly, mode)
+        read = annotation.read_review(path, talks, of_person, rules, build.step(f"sheet {path.name}"), halves=True)
+        (jointly if name == JOINT else second_round).extend(read)
+    final = finish(first_round, second_round, jointly, mode)
     waiting = {f"{dialogue}/{dimension}" for dialogue, dimension in final.waiting}
     _count(build, first_round, {"waits for a second score or the joint review": waiting})
     rows = {"before": agreement(first_round, [rules], _SEED), "after": agreement(final.scores, [rules], _SEED)}
@@ -225,8 +225,8 @@ def _first_round(
 ) -> tuple[Rubric, list[HumanScore], list[Dialogue]]:
     """The rubric, its first-round scores (whole or half, of people whose names can name a file), and the dialogues."""
     rules = flat_rubric(rubric, "a sheet")
-    spoken = read_dialogues(dialogues)
-    check = RubricCheck([Path(rubric)] if rubric.endswith((".yaml", ".yml")) else [], spoken)
+    talks = read_dialogues(dialogues)
+    check = RubricCheck([Path(rubric)] if rubric.endswith((".yaml", ".yml")) else [], talks)
     first_round: list[HumanScore] = []
     build.input(*dialogues, *scores)
     for path in scores:
@@ -244,4 +244,4 @@ def _first_round(
     keys = [(s.annotator, s.dialogue_id, s.dimension) for s in first_round]
     if len(set(keys)) < len(keys):
         raise UserError("--gold: an annotator scored a dialogue's dimension twice, in two files")
-    return rules, first_round, spoken
+    return rules, first_round, talks

@@ -89,8 +89,8 @@ def _write(
     build = Build(out, "sheet export", seed)
     build.input(*files)
     choices = [SheetChoice("keep", 0, len(rows) - 1, "rules!$A$2:$A$3")]
-    more = {"rules": [[line] for line in ("keep", "yes", "no", *rules)]}
-    for name in write_both(build.folder, "keep", layout, rows, choices, more):
+    extra = {"rules": [[line] for line in ("keep", "yes", "no", *rules)]}
+    for name in write_both(build.folder, "keep", layout, rows, choices, extra):
         build.output(name, len(rows))
     build.finish(console)
 

@@ -65,8 +65,8 @@ def _check(code: str, wanted: Mapping[str, str], pack: PromptPack) -> None:
         own, english = _leaves(read_text(path, "text"), path) if path else {}, _leaves(content, Path(name))
         faults += [f"{path}: {fault}" for fault in _faults(own, english)]
         missing = [key or "the file" for key in english if key not in own]
-        same = [key or "the file" for key, text in english.items() if own.get(key) == text and key not in _SAME]
-        listed = ("all" if len(keys) == len(english) else ", ".join(keys) for keys in (missing, same))
+        untranslated = [key or "the file" for key, text in english.items() if own.get(key) == text and key not in _SAME]
+        listed = ("all" if len(keys) == len(english) else ", ".join(keys) for keys in (missing, untranslated))
         rows.append((name, len(english), *listed))
     if faults:
         raise UserError("; ".join(faults))

@@ -120,11 +120,11 @@ def _scored(
     if SYNTHETIC in gold:
         if len(gold) > 1 or dialogues:
             raise UserError(f"--gold {SYNTHETIC}: the set has its own dialogues and scores: give no files with it")
-        made, scores = synthetic.build(seed)
-        build.write("dialogues.jsonl", made)
+        dialogue_set, scores = synthetic.build(seed)
+        build.write("dialogues.jsonl", dialogue_set)
         build.write("scores.jsonl", scores)
-        console.print(f"{len(made)} dialogues, {len(scores)} scores (synthetic: scores hold by construction)")
-        return {dialogue.id: dialogue for dialogue in made}, scores
+        console.print(f"{len(dialogue_set)} dialogues, {len(scores)} scores (synthetic: true by construction)")
+        return {dialogue.id: dialogue for dialogue in dialogue_set}, scores
     if not dialogues:
         raise UserError("give the scored dialogues with --dialogues FILE")
     files = [Path(name) for name in gold]

@@ -74,7 +74,7 @@ def role_sft(
     if not places or out is None:
         raise UserError("give the corpora with --source NAME=PLACE and a folder with --out; --plan shows what the mix needs")
     need_modules("datasets", "datasketch", purpose="building the role-play set")
-    made = [card for path in cards or [] for card in load_cards(path)]
+    given_cards = [card for path in cards or [] for card in load_cards(path)]
     eval_names = eval_cards or ["bundled"]
     files = [
         p for name in eval_names for p in ([bundled_cards("en"), bundled_cards("zh")] if name == "bundled" else [Path(name)])
@@ -90,7 +90,7 @@ def role_sft(
     with Progress(*Progress.get_default_columns(), console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("building", total=STEPS + STEPS_HELD * bool(held_out))
         build.on_step = lambda name: bar.update(task, advance=1, description=name)
-        result = build_set(items, made, evaluation, mix, seed, build, held_out)
+        result = build_set(items, given_cards, evaluation, mix, seed, build, held_out)
     if not (result.train or result.valid) or (held_out and not (result.train and result.valid)):
         build.print_steps(console)
         part = " to train on" if result.valid else " in the held-out part" if result.train else ""

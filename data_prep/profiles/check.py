@@ -61,7 +61,7 @@ def table(findings: Sequence[ProfileFinding], profiles: int) -> Table:
 
 def _alone(profile: Profile, vocabulary: Vocabulary) -> Iterator[tuple[Kind, str, str]]:
     """The findings about a profile by itself: kind, field and problem."""
-    who, likes, case = profile.demographics, profile.preferences, profile.counselling
+    person, likes, case = profile.demographics, profile.preferences, profile.counselling
     parts = profile.model_dump(include={"demographics", "preferences", "counselling"})
     fields = {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
     for name, value in {**fields, "scenario": profile.scenario}.items():  # the parts of equation 1, which has no name
@@ -73,15 +73,15 @@ def _alone(profile: Profile, vocabulary: Vocabulary) -> Iterator[tuple[Kind, str
         yield "wrong", "counselling.problem", f"not in the profile's language, {profile.language}"
     if likes.mbti and likes.big_five and _AGAINST[likes.mbti[0]] == likes.big_five.extraversion:
         yield "look", "preferences.mbti", f"{likes.mbti}, yet extraversion is {likes.big_five.extraversion}"
-    if who.age is None:
+    if person.age is None:
         return
-    if vocabulary.age_group(who.age) is None:
-        yield "look", "demographics.age", f"{who.age} is in no age group"
+    if vocabulary.age_group(person.age) is None:
+        yield "look", "demographics.age", f"{person.age} is in no age group"
     for occupation in vocabulary.occupations:
-        named = any(word.search(who.occupation) for word in occupation.words)
-        if named and not occupation.youngest <= who.age <= occupation.oldest:
+        named = any(word.search(person.occupation) for word in occupation.words)
+        if named and not occupation.youngest <= person.age <= occupation.oldest:
             expected = f"expected at {occupation.youngest} to {occupation.oldest}"
-            yield "look", "demographics.occupation", f"{who.occupation!r} at {who.age} ({expected})"
+            yield "look", "demographics.occupation", f"{person.occupation!r} at {person.age} ({expected})"
     for scenario in vocabulary.scenarios:
-        if scenario.key == case.scenario and who.age < scenario.youngest:
-            yield "look", "counselling.scenario", f"{scenario.key} at {who.age} (expected from {scenario.youngest} on)"
+        if scenario.key == case.scenario and person.age < scenario.youngest:
+            yield "look", "counselling.scenario", f"{scenario.key} at {person.age} (expected from {scenario.youngest} on)"

@@ -98,13 +98,13 @@ def profile_text(profile: Profile, language: Language, simple: bool = False) -> 
     """The profile as lines with headings in `language`; its own text stays in the language that it was written in. `simple`
     keeps demographics and counselling only, without name, personality, preferences and script ("Simple Profile", section
     4.1.1)."""
-    who, likes, case = profile.demographics, profile.preferences, profile.counselling
+    person, likes, case = profile.demographics, profile.preferences, profile.counselling
     wording, heads = words(language), of(HEADINGS, language, "headings of profiles")
     traits, named = of(TRAITS, language, "words of profiles"), of(LEVELS, language, "words of profiles")
     levels = likes.big_five.model_dump() if likes.big_five else {}
     values: dict[str, str] = {
-        **who.model_dump(include={"name", "gender", "occupation", "nationality", "relationship"}),
-        "age": "" if who.age is None else str(who.age),
+        **person.model_dump(include={"name", "gender", "occupation", "nationality", "relationship"}),
+        "age": "" if person.age is None else str(person.age),
         "mbti": likes.mbti or "",
         "big_five": wording.comma.join(f"{traits[trait]} {named[level]}" for trait, level in levels.items()),
         **{key: wording.semicolon.join(getattr(likes, key)) for key in ("traits", "habits", "hobbies")},

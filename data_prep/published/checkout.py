@@ -57,10 +57,10 @@ class Checkout:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise UserError(f"{self.file(name)}: not readable as python: {error}") from None
 
-    def template(self, name: str, allowed: Collection[str], of: str = "") -> str:
+    def template(self, name: str, allowed: Collection[str], mapping: str = "") -> str:
         """A file for `str.format` as a template (`template_of_format`) whose fields have to be `allowed`."""
         try:
-            template = template_of_format(self.text(name), of)
+            template = template_of_format(self.text(name), mapping)
             fields = (field for _, field, *_ in string.Formatter().parse(self.text(name)) if field)
             if unknown := next((field for field in fields if field not in allowed), None):
                 raise ValueError(f"{{{unknown}}} is none of {', '.join(filter(None, allowed))[:300]}")
@@ -131,14 +131,14 @@ def escaped(text: str) -> str:
     return re.sub(r"\{(?=[{%#]|\Z)", '{{ "{" }}', text)
 
 
-def template_of_format(text: str, of: str = "") -> str:
-    """A text for `str.format` as a template with the same fields, which are looked up in the mapping `of` if they are not
+def template_of_format(text: str, mapping: str = "") -> str:
+    """A text for `str.format` as a template with the same fields, which are looked up in the mapping `mapping` if they are not
     names. Raises `ValueError` for unbalanced braces."""
     parts = []
     for literal, field, _, _ in string.Formatter().parse(text):
         parts.append(escaped(literal))
         if field is not None:
-            parts.append(f"{{{{ {of}[{json.dumps(field, ensure_ascii=False)}] }}}}" if of else f"{{{{ {field} }}}}")
+            parts.append(f"{{{{ {mapping}[{json.dumps(field, ensure_ascii=False)}] }}}}" if mapping else f"{{{{ {field} }}}}")
     return "".join(parts)
 
 

@@ -129,11 +129,11 @@ def _sides(calls: Sequence[Call], pack: PromptPack, cards: Sequence[RoleCard], l
             turns, number = [opening], number + 1
         card = cards[number % len(cards)]
         if role == "seeker":
-            here = chat(turns, role, seeker_system(pack, card, paper=True))
+            own = chat(turns, role, seeker_system(pack, card, paper=True))
         else:
-            here = chat(turns[1:], role, supporter_system(pack, language))
+            own = chat(turns[1:], role, supporter_system(pack, language))
         counts[role] += 1
-        if role not in differences and (difference := _difference(call["messages"], here)):
+        if role not in differences and (difference := _difference(call["messages"], own)):
             differences[role] = f"card {card.id}, turn {len(turns)}: {difference}"
         turns.append(Turn(role=role, text=call["reply"]))
     yield from (PublishedPart(role, language, count, differences.get(role)) for role, count in counts.items())
@@ -148,19 +148,19 @@ def _judge(calls: Sequence[Call], pack: PromptPack, dialogues: Sequence[Sequence
     for number, (call, (lines, key)) in enumerate(zip(calls, expected, strict=True)):
         turns = tuple(turn_of(line, place) for place, line in enumerate(lines))
         dialogue = Dialogue(id="sample", language=language, source="esc-eval", turns=turns)
-        here = judge_messages(pack, rubric, dialogue, "paper", [DIMENSIONS[call["adapter"] or key]])
+        own = judge_messages(pack, rubric, dialogue, "paper", [DIMENSIONS[call["adapter"] or key]])
         if not any(message["role"] == "system" for message in call["messages"]):
-            here = here[1:]
-        if difference := _difference(call["messages"], here):
+            own = own[1:]
+        if difference := _difference(call["messages"], own):
             return PublishedPart("judge", language, len(calls), f"dialogue {number // len(DIMENSIONS)}, {key}: {difference}")
     return PublishedPart("judge", language, len(calls))
 
 
-def _difference(script: Sequence[Message], here: Sequence[Message]) -> str | None:
+def _difference(script: Sequence[Message], own: Sequence[Message]) -> str | None:
     """The first difference between two lists of messages."""
-    if len(script) != len(here):
-        return f"{len(script)} messages in the script, {len(here)} here"
-    for number, (theirs, ours) in enumerate(zip(script, here, strict=True)):
+    if len(script) != len(own):
+        return f"{len(script)} messages in the script, {len(own)} here"
+    for number, (theirs, ours) in enumerate(zip(script, own, strict=True)):
         if theirs["role"] != ours["role"]:
             return f"message {number} is {theirs['role']}'s in the script, {ours['role']}'s here"
         if theirs["content"] != ours["content"]:
@@ -173,18 +173,18 @@ def _difference(script: Sequence[Message], here: Sequence[Message]) -> str | Non
 
 def _sampling_difference(model: str, options: Mapping[str, Any]) -> str | None:
     """How a model's sampling differs from the script's. A length that the script does not set is not compared."""
-    here = load_spec("esc-rank-published").sampling  # only the judge's calls set no length
+    own = load_spec("esc-rank-published").sampling  # only the judge's calls set no length
     if "max_new_tokens" in options:
         specs = [spec for spec in map(load_spec, model_names()) if spec.paper_sampling]
         # By a checkpoint's own name: the script loads some of them from a folder.
         by_name = {Path(spec.checkpoint or "").name.casefold(): spec.paper_sampling for spec in specs}
-        here = by_name.get(Path(model).name.casefold()) or Sampling()
+        own = by_name.get(Path(model).name.casefold()) or Sampling()
     temperature = 0.0 if options.get("do_sample") is False else options.get("temperature")
-    tokens = options.get("max_new_tokens", here.max_tokens)
-    if (temperature, tokens) == (here.temperature, here.max_tokens):
+    tokens = options.get("max_new_tokens", own.max_tokens)
+    if (temperature, tokens) == (own.temperature, own.max_tokens):
         return None
     script, ours = (
         f"{'its own temperature' if degrees is None else f'temperature {degrees:g}'}, {most} tokens"
-        for degrees, most in ((temperature, tokens), (here.temperature, here.max_tokens))
+        for degrees, most in ((temperature, tokens), (own.temperature, own.max_tokens))
     )
     return f"{model}: {script} in the script, {ours} here"

@@ -133,18 +133,18 @@ def _details(attributes: Mapping[str, Any]) -> dict[str, str]:
 
 def _card(row: _Member, place: int) -> RoleCard:
     details = _details(row.member_attributes)
-    who = {"age": "age", "gender": "gender_identity", "occupation": "profession"}
+    columns = {"age": "age", "gender": "gender_identity", "occupation": "profession"}
     fields = {"id": f"{NAME}-{place}", "language": "en", "source": NAME, "source_id": str(place), "card_method": "llm"}
-    fields |= {field: details.get(name, "") for field, name in who.items()}
+    fields |= {field: details.get(name, "") for field, name in columns.items()}
     return RoleCard.model_validate(fields | {"problem": row.member_narrative, "details": details})
 
 
 def _dialogue(where: str, row: _ByExperts) -> Dialogue:
     """A rated dialogue; its `fields` have the member's attributes for the judge."""
     turns = [{"role": _ROLES.get(message["role"], message["role"]), "text": message["content"]} for message in row.messages]
-    who = {"id": f"{NAME}-{row.id}", "source": NAME, "source_id": row.id, "supporter": row.model.rpartition("/")[2]}
+    identity = {"id": f"{NAME}-{row.id}", "source": NAME, "source_id": row.id, "supporter": row.model.rpartition("/")[2]}
     content = {"language": "en", "turns": turns, "fields": _details(row.member_attributes)}
-    return validated(Dialogue, who | content, f"{where}: messages")
+    return validated(Dialogue, identity | content, f"{where}: messages")
 
 
 def _scores(where: str, row: _ByExperts, dialogue: Dialogue) -> Iterator[HumanScore]:

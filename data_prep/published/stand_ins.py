@@ -129,8 +129,8 @@ def _models(calls: Calls) -> dict[str, Any]:
 def _modules(calls: Calls, files: Mapping[str, str]) -> dict[str, Any]:
     """Every module that a script may import."""
     path = SimpleNamespace(exists=lambda place: False, isdir=lambda place: True, join=posixpath.join)
-    made = {"makedirs": lambda *a, **k: None, "mkdir": lambda *a, **k: None}
-    system = SimpleNamespace(listdir=lambda place=".": sorted(files), path=path, environ={}, **made)
+    functions = {"makedirs": lambda *a, **k: None, "mkdir": lambda *a, **k: None}
+    system = SimpleNamespace(listdir=lambda place=".": sorted(files), path=path, environ={}, **functions)
     read = SimpleNamespace(load=json.load, loads=json.loads, dump=json.dump, dumps=json.dumps)
     day = SimpleNamespace(today=lambda: "2000-01-01", now=lambda: "2000-01-01")
     dates = SimpleNamespace(date=day, datetime=day)

@@ -155,9 +155,9 @@ def build_set(
     drafts = distinct(drafts, config.near_duplicate, build)
     if held_out:
         drafts = apart(drafts, kept_out, config.near_duplicate, build)
-        whole = {draft.id: draft.turns for draft in kept_out}
+        turns_before = {draft.id: draft.turns for draft in kept_out}
         kept_out = _fitting(kept_out, config, LEAST_HELD, build, "held out: length")
-        result.held = held_out_figures(held_out, kept_out, [d.id for d in kept_out if d.turns < whole[d.id]])
+        result.held = held_out_figures(held_out, kept_out, [d.id for d in kept_out if d.turns < turns_before[d.id]])
         build.figures["held_out"] = result.held
     drafts = _decontaminated(drafts, evaluation, result, build)
     drafts = _fitting(drafts, config, least, build, "length")
@@ -236,9 +236,9 @@ def _decontaminated(drafts: Sequence[Draft], evaluation: Sequence[RoleCard], res
     support = {draft.id: draft.source for draft in drafts if draft.kind == "support"}
     among = [document for document in documents if document[0] in support]
     flagged = _alike(evaluation, documents, CAUTIOUS)
-    made = [card for card in evaluation if card.card_method != "written"]
-    best = link(made, among, top=1)
-    by_source = group_by(made, lambda card: _MADE_FROM.get(card.source.lower(), card.source.lower()))
+    from_dialogues = [card for card in evaluation if card.card_method != "written"]
+    best = link(from_dialogues, among, top=1)
+    by_source = group_by(from_dialogues, lambda card: _MADE_FROM.get(card.source.lower(), card.source.lower()))
     for source, cards in sorted(by_source.items()):
         of_source = [document for document in among if support[document[0]] == source]
         best += link(cards, of_source, top=1)

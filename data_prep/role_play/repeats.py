@@ -98,7 +98,7 @@ def distinct(drafts: Sequence[Draft], threshold: float, build: Build) -> list[Dr
     kept = list(drafts)
     finders: tuple[tuple[str, _Finder], ...] = (
         ("exact duplicate", _equal),
-        ("near duplicate", lambda every: near_duplicates([draft.text for draft in every], threshold)),
+        ("near duplicate", lambda drafts: near_duplicates([draft.text for draft in drafts], threshold)),
         ("part of another dialogue", _parts),
     )
     for reason, find in finders:
@@ -127,7 +127,7 @@ def apart(drafts: Sequence[Draft], held_out: Sequence[Draft], threshold: float, 
     """The drafts that repeat no held-out one: not word for word, nearly, as a part of it, or as a whole around it. `drafts` are
     `distinct`: no two of them repeat each other, so a repetition is of a held-out one."""
     step = build.step("apart from held out")
-    repeated = _across(drafts, held_out, lambda every: near_duplicates([draft.text for draft in every], threshold))
+    repeated = _across(drafts, held_out, lambda drafts: near_duplicates([draft.text for draft in drafts], threshold))
     repeated |= _across(drafts, held_out, _parts)
     return step.sieve(
         drafts,
@@ -142,10 +142,10 @@ def _across(drafts: Sequence[Draft], held_out: Sequence[Draft], find: _Finder) -
     drafts."""
     repeated: dict[str, str] = {}
     while held_out:
-        every = [*held_out, *(draft for draft in drafts if draft.id not in repeated)]
-        others = find(every)
+        combined = [*held_out, *(draft for draft in drafts if draft.id not in repeated)]
+        others = find(combined)
         for place, other in enumerate(others):
             if other is not None and min(place, other) < len(held_out) <= max(place, other):
-                repeated[every[max(place, other)].id] = every[min(place, other)].id
+                repeated[combined[max(place, other)].id] = combined[min(place, other)].id
         held_out = [draft for draft, other in zip(held_out, others, strict=False) if other is not None]
     return repeated

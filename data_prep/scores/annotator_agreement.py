@@ -131,11 +131,11 @@ def agreement_on(items: Mapping[ScoredItem, Mapping[str, float]], seed: int = 0)
         by_kappa.append((a, b, len(rows), jackknife(kappas[number][of_pair], len(rows))))
     counts[:, :, -1] = counts.sum(2)
     sizes = [*(n for _, _, n, _ in by_kappa), len(shared)]
-    *hits, every = counts
-    clusters = (every > 0).sum(0).tolist()
+    *hits, totals = counts
+    clusters = (totals > 0).sum(0).tolist()
     columns = []
     for hit in hits:
-        draws, means = smoothed_means(hit, every, SHARES, seed), ratio(hit.sum(0), every.sum(0))
+        draws, means = smoothed_means(hit, totals, SHARES, seed), ratio(hit.sum(0), totals.sum(0))
         columns.append([*map(estimate, means.round(6).tolist(), draws.T, sizes, clusters)])
     *of_pairs, (equal, near) = zip(*columns, strict=True)
     weighed = np.where(np.isnan(kappas), 0.0, shares)

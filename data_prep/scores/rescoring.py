@@ -70,14 +70,14 @@ class Contested:
 def contested(scores: Sequence[HumanScore], mode: Mode = "native") -> Contested:
     """The items that the first round leaves open. Raises `UserError` for scores of single turns, which the protocol lacks, and
     in mode `paper` for an item without exactly three scores."""
-    again: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    rescored: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     joint: dict[str, list[str]] = defaultdict(list)
     for (dialogue, dimension), _, names in _first_round(scores, mode):
         if names is None:
             joint[dialogue].append(dimension)
         for name in names or ():
-            again[name][dialogue].append(dimension)
-    by_annotator = {name: {key: tuple(dimensions) for key, dimensions in again[name].items()} for name in sorted(again)}
+            rescored[name][dialogue].append(dimension)
+    by_annotator = {name: {key: tuple(dimensions) for key, dimensions in rescored[name].items()} for name in sorted(rescored)}
     return Contested(by_annotator, {key: tuple(dimensions) for key, dimensions in joint.items()})
 
 
@@ -106,12 +106,12 @@ class Final:
 
 
 def finish(
-    first: Sequence[HumanScore], again: Sequence[HumanScore], jointly: Sequence[HumanScore], mode: Mode = "native"
+    first: Sequence[HumanScore], rescored: Sequence[HumanScore], jointly: Sequence[HumanScore], mode: Mode = "native"
 ) -> Final:
-    """The second round's scores in place of the first's, and the mean of all annotators per dialogue and dimension. `again` has
-    the annotators' new scores, `jointly` the agreed ones, which become everybody's score. An item without all its answers waits
-    and has no mean; its scores stay as they were."""
-    second = {(s.annotator, s.dialogue_id, s.dimension): s.value for s in again}
+    """The second round's scores in place of the first's, and the mean of all annotators per dialogue and dimension. `rescored`
+    has the annotators' new scores, `jointly` the agreed ones, which become everybody's score. An item without all its answers
+    waits and has no mean; its scores stay as they were."""
+    second = {(s.annotator, s.dialogue_id, s.dimension): s.value for s in rescored}
     agreed = {(s.dialogue_id, s.dimension): s.value for s in jointly}
     scores: list[HumanScore] = []
     accepted, waiting, still = [], [], []

@@ -158,8 +158,8 @@ def _assemble(
 
     for index in astray:
         other = rng.choice(others)
-        first, *rest = sorted(rng.choice(other.exchanges).reply, key=lambda s: s.aspect != "callback")
-        drawn = [first, *rng.sample(rest, min(len(rest), rng.randint(2, 3)))]
+        first, *segments_left = sorted(rng.choice(other.exchanges).reply, key=lambda s: s.aspect != "callback")
+        drawn = [first, *rng.sample(segments_left, min(len(segments_left), rng.randint(2, 3)))]
         draft.parts[index] = [LabelledPart(s.aspect, s.text, at_home=False) for s in drawn]
     for aspect in plan.feeling:
         draft.take(aspect, rng.randint(1, 2))
@@ -242,8 +242,8 @@ def _order(draft: _Draft, pools: Pools) -> list[SyntheticReply]:
         if index in cut:
             glue = words(draft.base.language).space
             pieces = _pieces(parts[-1].text, glue)
-            rest = glue.join(pieces[: max(1, int(len(pieces) * rng.uniform(0.35, 0.65)))])
-            parts[-1] = replace(parts[-1], text=rest.rstrip(" .,;:!?…，。；：！？、"), cut=True)
+            kept = glue.join(pieces[: max(1, int(len(pieces) * rng.uniform(0.35, 0.65)))])
+            parts[-1] = replace(parts[-1], text=kept.rstrip(" .,;:!?…，。；：！？、"), cut=True)
         replies.append(SyntheticReply(tuple(parts), listed=is_list))
     salad = rng.sample(range(5), plan.salad)
     return [replace(r, salad=i in salad) for i, r in enumerate(replies)]

@@ -95,9 +95,9 @@ def _spoken(text: str, agents: list[_Agent]) -> tuple[list[tuple[int, str]], Cou
         speaker = _speaker(head, names) if head else None
         if head and speaker is not None:
             words = untagged[head.end() :].removesuffix(")" if untagged.startswith("(") else "").strip()
-            again = _HEAD.match(words)  # the name occurred before and after the tag
-            if again and _speaker(again, names) == speaker:
-                words = words[again.end() :].strip()
+            repeated = _HEAD.match(words)  # the name occurred before and after the tag
+            if repeated and _speaker(repeated, names) == speaker:
+                words = words[repeated.end() :].strip()
             quoted = len(words) > 1 and words[0] in '"“' and words[-1] in '"”'
             turns.append((speaker, words[1:-1].strip() if quoted else words))
         elif not untagged or _BRACKETED.match(untagged) or _BARE_TAG.fullmatch(untagged):  # a lone tag or stage direction
