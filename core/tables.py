@@ -156,7 +156,8 @@ class Table:
 
 
 def file_keys(names: Iterable[str], nameless: str = "judge") -> dict[str, str]:
-    """Names as parts of file names: other characters than `A-Za-z0-9._-` become hyphens, "" `nameless`; equals get numbers."""
+    """Names as parts of file names: characters other than `A-Za-z0-9._-` become hyphens, and a name without any others becomes
+    `nameless`. Duplicates get a number."""
     keys: dict[str, str] = {}
     for name in names:
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or nameless

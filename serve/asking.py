@@ -189,7 +189,8 @@ class DialectClient(Transport):
 
     async def _diagnosed(self, spec: ModelSpec, question: Question, voice: Voice, error: Rejected | ServerLost) -> Dialect:
         """The dialect of a server that refused a question without naming the cause: a small question of our own leaves out one
-        field after the other until it is answered, and puts back those that were not the cause. Raises `Rejected` otherwise."""
+        field after the other until it is answered, and puts back those that were not the cause. Raises `Rejected` if it never
+        is."""
         system = bool(question.messages) and question.messages[0]["role"] == "system"
         small = replace(question, messages=_SMALL if system else _SMALL[1:], sample={"probe": "refusal"}, hears=None)
         first = self._first(spec, question.served_name).model_copy(update={"constraint": voice.dialect.constraint})

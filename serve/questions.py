@@ -93,7 +93,7 @@ class Question:
         return any(re.fullmatch(self.regex or "", text or "") for text in (reply.text, reply.verbatim))
 
     def unwrapped(self, reply: Reply, body: Mapping[str, Any]) -> Reply:
-        """A constrained answer without its wrapping: taken for reasoning by some servers, or in the object of our schema."""
+        """A constrained answer, also if a server took it for reasoning, or if it is in the object of our schema."""
         if self.formed and reply.reasoning and reply.finish_reason != "length":
             reply = reply.model_copy(update={"text": reply.reasoning, "reasoning": None, "reasoning_characters": 0})
         if self.choices and "response_format" in body:

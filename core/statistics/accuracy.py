@@ -201,7 +201,8 @@ def calibration_errors(distributions: ArrayLike, labels: ArrayLike, weights: Wei
 
 
 def calibration_gaps(distributions: ArrayLike, labels: ArrayLike, bins: int = 10) -> Floats:
-    """Each item's contribution to its bin [n, bins]: (1 if its most probable score is right, else 0) − probability; else 0."""
+    """Each item's contribution to its bin [n, bins]: (1 if its most probable score is right, else 0) − probability; others
+    0."""
     confidence, right, place = sureness(distributions, labels, bins)
     gaps: Floats = (right - confidence)[:, None] * (place[:, None] == np.arange(bins))
     return gaps

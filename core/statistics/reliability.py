@@ -26,7 +26,7 @@ _GROUPS = 200  # most groups of a jackknife: more take time and change nothing
 
 
 def cohen_kappa(counts: Counts, weights: Counts) -> Counts:
-    """Weighted kappa of `counts` (tables × values × values), or NaN; `weights` are disagreements (values × values)."""
+    """Weighted kappa of `counts` (tables × values × values), NaN without variation; `weights` are [values × values]."""
     n = counts.sum((1, 2))
     expected = counts.sum(2)[:, :, None] * counts.sum(1)[:, None, :]
     return 1 - ratio((weights * counts).sum((1, 2)) * n, (weights * expected).sum((1, 2)))

@@ -70,7 +70,7 @@ def test_a_framework_is_named_by_its_place_without_being_installed(esc_eval: Esc
         assert esc_eval(*command, "--set", "warm_line.worries=[I moved.]") == (0, "")
         code, err = esc_eval(*command, "--set", "warm_line.worry=I moved.")
         assert esc_eval(*command, "--set", "gold=5", "--set", "gold.limit=3")[1].startswith(
-            "error: --set gold.limit: gold is 5"
+            "error: --set gold.limit: gold is already 5"
         )
         assert code == 2 and "--set warm_line.worry: unknown field 'worry': did you mean worries?" in err
     assert "Warm line · run" in Path("run/report.md").read_text()
