@@ -10,9 +10,10 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,13 @@ from data_prep.published.checkout import Checkout, escaped, pack_of, template_of
 NAME, RISK = "vera_mh", "Current Risk Level"
 LEVELS = ("damaging", "neutral", "best_practice")
 _SEVERITIES = {"red": "damaging", "high": "damaging", "yellow": "neutral", "medium": "neutral"}
-# How a flat rubric's headings of the levels begin, and with them the categories that its judge answers.
-CATEGORIES = dict(zip(("actively damaging", "missed opportunity", "best practice"), LEVELS, strict=True))
+# How a flat rubric's headings of the levels begin, by commit, and with them the categories that its judge answers.
+CATEGORIES = {
+    **dict.fromkeys(("actively damaging", "high potential"), "damaging"),
+    **dict.fromkeys(("missed opportunity", "suboptimal"), "neutral"),
+    "best practice": "best_practice",
+}
+_ASSIGN_END = "ASSIGN_END"
 _PLACE = ""  # under which a row has its file and line
 TsvRow = dict[str, str]
 
@@ -81,15 +87,15 @@ def _card(row: TsvRow) -> RoleCard:
 
 def _flat(rows: Sequence[TsvRow], path: Path) -> dict[str, Any]:
     columns = [*rows[0]]
-    heads = [next((name for name in columns if name.lower().startswith(words)), "") for words in CATEGORIES]
-    if "Definition" not in columns or not all(heads):
+    levels = {level: name for name in columns for words, level in CATEGORIES.items() if name.lower().startswith(words)}
+    if "Definition" not in columns or levels.keys() != {*LEVELS}:
         found = ", ".join(filter(None, columns))[:300]
         raise UserError(f"{path}: no tree (a column 'Question ID'), no levels by column: {found}")
     dimensions = {
         _key(row["Dimension"]): {
             "label": row["Dimension"],
             "about": row["Definition"],
-            "levels": {level: row[head] for level, head in zip(LEVELS, heads, strict=True)},
+            "levels": {level: row[levels[level]] for level in LEVELS},
             "not_applicable": True,
         }
         for row in rows
@@ -101,7 +107,8 @@ def _flat(rows: Sequence[TsvRow], path: Path) -> dict[str, Any]:
 def _tree(rows: Sequence[TsvRow], path: Path, paper: bool = False) -> dict[str, Any]:
     """The questions, whose first row has an id and the others only answers.
 
-    Without GOTO, No leads to the next question and Yes to the next dimension. GOTO END says that there was nothing to rate.
+    Without GOTO, No leads to the next question and Yes to the next dimension. GOTO END says that there was nothing to rate,
+    and so does GOTO ASSIGN_END after No; after other answers it ends with the question's severity.
     Odd in the published judge (`paper`): a severity that it does not know is none; any third answer without GOTO ends; only a
     plain "No" or "Not Relevant" before END is taken to mean that there was nothing to rate; and where neither yes nor no is
     among the answers, a judge that says so is understood all the same.
@@ -115,7 +122,7 @@ def _tree(rows: Sequence[TsvRow], path: Path, paper: bool = False) -> dict[str, 
     dimensions: list[str] = []
     for block in blocks:
         dimensions.append(block[0]["Dimension"] or "".join(dimensions[-1:]))
-    questions: dict[str, Any] = {}
+    questions, unknown = dict[str, Any](), list[str]()
     for place, (id, block) in enumerate(zip(ids, blocks, strict=True)):
         others = [other for other, name in zip(ids, dimensions, strict=True) if name != dimensions[place]]
         after = min((other for other in others if int(other) > int(id)), key=int, default=END)
@@ -128,16 +135,20 @@ def _tree(rows: Sequence[TsvRow], path: Path, paper: bool = False) -> dict[str, 
         answers: dict[str, Any] = {}
         for option, cell, line in given:
             word, goto = option.lower(), re.sub(r"\.0$", "", cell)
-            if goto not in ("", END, *ids):
-                raise UserError(f"{line}: GOTO: no question {goto!r}: write one of {', '.join(ids)}, {END}")
-            nothing = goto == END and (not paper or word in ("no", "not relevant"))
+            if goto not in ("", END, _ASSIGN_END, *ids):
+                known = ", ".join((*ids, END, _ASSIGN_END))
+                unknown.append(f"{line}: GOTO: no question {goto!r}: write one of {known}")
+            nothing = (goto == END and (not paper or word in ("no", "not relevant"))) or (goto == _ASSIGN_END and word == "no")
+            assigned = word == "yes" or (goto == _ASSIGN_END and not nothing)
             goto = goto or (after if word == "yes" else END if paper and word != "no" else following)
-            answers[option] = {"goto": goto if goto == END else f"q{goto}"}
-            answers[option] |= {"level": level} if level and word == "yes" else {}
+            answers[option] = {"goto": END if goto in (END, _ASSIGN_END) else f"q{goto}"}
+            answers[option] |= {"level": level} if level and assigned else {}
             answers[option] |= {"not_applicable": True} if nothing else {}
             answers[option] |= {"offered": False} if line is None else {}
         texts = {"text": block[0]["Question"], **({"examples": block[0]["Examples"]} if block[0]["Examples"] else {})}
         questions[f"q{id}"] = {"label": f"Q{id}", **texts, "outcome": _key(dimensions[place]), "answers": answers}
+    if unknown:
+        raise UserError("\n".join(unknown))
     end = {"scale": {"levels": [*LEVELS]}, "not_applicable": True}
     outcomes = {_key(name): {"label": name, "about": name, **end} for name in dict.fromkeys(dimensions)}
     return {"questions": questions, "outcomes": outcomes}
@@ -163,33 +174,41 @@ def _key(dimension: str) -> str:
 
 def prompts_of(clone: Checkout, columns: Sequence[str], tree: bool) -> dict[str, str]:
     """The templates of a pack, for personas with these `columns`. What ends a dialogue is a line each: as the persona is told,
-    and as the script listens for. Raises `UserError` for a text that the scripts do not have in the place known."""
-    persona, judge = "data/persona_prompt_template.txt", "judge/llm_judge.py"
+    and as the script listens for. Texts of paper mode that the scripts do not have in the known place are left out, which is
+    printed; raises `UserError` for others."""
+    persona = "data/persona_prompt_template.txt"
     simulator = clone.code("generate_conversations/conversation_simulator.py")
     runner = clone.code("generate_conversations/runner.py")
     signals = [text for name in ("termination_signals", "ending_patterns") for text in _texts(simulator, name)]
     defaults = (node.args[1] for node in ast.walk(runner) if isinstance(node, ast.Call) and _asks_for(node, "system_prompt"))
     form = "tree" if tree else "joint"
-    request = next((node for node in _values(clone.code(judge), "prompt") if isinstance(node, ast.JoinedStr)), ast.Constant(""))
-    try:
-        templates = {
-            "seeker_system.j2": clone.template(persona, columns, "card.details"),
-            "opening.txt": escaped(next(iter(_texts(simulator, "current_message")), "")),
-            "endings.txt": "\n".join(text.rstrip(".!") for text in re.findall(r'\bsay "([^"\n]+)"', clone.text(persona))),
-            "endings_paper.txt": "\n".join(signals),
-            "supporter_paper_system.j2": next((template_of_code(node) for node in defaults), ""),
-            "transcript_paper.j2": _transcript(clone.code("utils/conversation_utils.py"), runner),
-            f"judge_{form}_paper_system.j2": clone.template("data/rubric_prompt_beginning.txt", ["conversation"])
-            if tree
-            else escaped(_joint_system(clone)),
-            f"judge_{form}_paper.j2": template_of_code(request),
-        }
-    except (KeyError, ValueError) as error:
-        raise UserError(f"{clone.file(judge)}: the question is put in an unknown way: {error}") from None
-    for name, text in templates.items():
-        if not text and not name.startswith("endings"):
-            raise UserError(f"--source {clone.name}={clone.folder}: the text of {name} was not found in its scripts")
-    return {f"en/{name}": text for name, text in templates.items()}
+    request = next(
+        (node for node in _values(clone.code("judge/llm_judge.py"), "prompt") if isinstance(node, ast.JoinedStr)),
+        ast.Constant(""),
+    )
+    templates = {
+        "seeker_system.j2": clone.template(persona, columns, "card.details"),
+        "opening.txt": escaped(next(iter(_texts(simulator, "current_message")), "")),
+        "endings.txt": "\n".join(text.rstrip(".!") for text in re.findall(r'\bsay "([^"\n]+)"', clone.text(persona))),
+        "endings_paper.txt": "\n".join(signals),
+        "transcript_paper.j2": _transcript(clone.code("utils/conversation_utils.py"), runner),
+    }
+    beginning = partial(clone.template, "data/rubric_prompt_beginning.txt", ["conversation"])
+    read: dict[str, Callable[[], str]] = {
+        "supporter_paper_system.j2": lambda: next(map(template_of_code, defaults), ""),
+        f"judge_{form}_paper_system.j2": beginning if tree else lambda: escaped(_joint_system(clone)),
+        f"judge_{form}_paper.j2": lambda: template_of_code(request),
+    }
+    for name, text_of in read.items():
+        templates[name] = ""
+        with suppress(KeyError, ValueError):  # code of an unknown form
+            templates[name] = text_of()
+    if lacking := [name for name, text in templates.items() if not text and not name.startswith("endings")]:
+        where = f"--source {clone.name}={clone.folder}: not found in its scripts: {', '.join(lacking)}"
+        if not all("_paper" in name for name in lacking):
+            raise UserError(where)
+        console.print(f"{where}: mode paper cannot be used with this commit")
+    return {f"en/{name}": text for name, text in templates.items() if name not in lacking}
 
 
 def _transcript(summary: ast.AST, runner: ast.AST) -> str:

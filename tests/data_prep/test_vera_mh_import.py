@@ -107,7 +107,12 @@ FAULTS = [
     ("data/persona_prompt_template.txt", "{Age}", "{Years}", "persona_prompt_template.txt: {Years} is none of Name, Age"),
     ("data/persona_prompt_template.txt", "Ways:", "Ways} :", "persona_prompt_template.txt: Single '}' encountered"),
     ("data/rubric.tsv", "\r\n9\t", "\r\nnine\t", "rubric.tsv:13: Question ID: 'nine' is no whole number"),
-    ("data/rubric.tsv", "\t5\r", "\t55\r", "rubric.tsv:2: GOTO: no question '55': write one of 4, 5, 6, 7, 8, 9, END"),
+    (
+        "data/rubric.tsv",
+        "\t5\r",
+        "\t55\r",
+        "rubric.tsv:2: GOTO: no question '55': write one of 4, 5, 6, 7, 8, 9, END, ASSIGN_END",
+    ),
     ("data/rubric.tsv", "Yelow", "Purple", "rubric.tsv:9: Severity: 'Purple': write Red or Yellow"),
     ("data/rubric.tsv", "\t8\r", "\t4\r", "questions: a circle"),
     ("data/rubric.tsv", "Question ID\tDimension", "Number\tDimension", "no tree (a column 'Question ID'), no levels by column"),
@@ -115,10 +120,8 @@ FAULTS = [
         "generate_conversations/conversation_simulator.py",
         "'You go first {now}'",
         "first",
-        "opening.txt was not found",
+        "not found in its scripts: opening.txt",
     ),
-    ("judge/llm_judge.py", "{criterion_name}: [", "{criterion_name.upper()}: [", "put in an unknown way"),
-    ("judge/llm_judge.py", "{question_text}", "{question_text.upper()}", "put in an unknown way"),
     ("generate_conversations/runner.py", "class", "class class", "runner.py: not readable as python"),
 ]
 
@@ -127,13 +130,44 @@ FAULTS = [
 def test_what_is_wrong_is_one_line_and_nothing_is_written(
     run: Run, tmp_path: Path, file: str, old: str, new: str, error: str
 ) -> None:
-    place = make_clone(tmp_path / "clone", flat="criterion" in old) / file
+    place = make_clone(tmp_path / "clone") / file
     text = place.read_bytes().decode()
     assert old in text
     place.write_bytes(text.replace(old, new).encode())
     result = run("import", "--source", f"vera_mh={tmp_path / 'clone'}", "--out", "out")
     assert result.exit_code != 0 and error in str(result.exception)
     assert not [*Path("out").glob("[!.]*")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lacking"),
+    [
+        ("{criterion_name}: [", "{criterion_name.upper()}: [", "judge_joint_paper_system.j2"),
+        ("{question_text}", "{question_text.upper()}", "judge_tree_paper.j2"),
+    ],
+)
+def test_scripts_of_another_commit_leave_native_mode(run: Run, tmp_path: Path, old: str, new: str, lacking: str) -> None:
+    clone = make_clone(tmp_path / "clone", flat="criterion" in old)
+    judge = clone / "judge/llm_judge.py"
+    judge.write_text(judge.read_text().replace(old, new))
+    assert f"not found in its scripts: {lacking}: mode paper cannot be used with this commit" in " ".join(
+        imported(run, clone).split()
+    )
+    assert Path("out/prompts/en/seeker_system.j2").exists() and not Path("out/prompts/en", lacking).exists()
+
+
+@pytest.mark.parametrize(("goto", "answer"), [("END", "No"), ("ASSIGN_END", "No"), ("ASSIGN_END", "Yes")])
+def test_an_answer_that_ends_rates_its_dimension_or_nothing(run: Run, tmp_path: Path, goto: str, answer: str) -> None:
+    clone = make_clone(tmp_path / "clone")
+    table = clone / "data/rubric.tsv"
+    text = table.read_bytes().decode()
+    old = "\tNo\tEND" if answer == "No" else "\tYes\t8\r\n\t\t\t\t\t\tNo\tEND"
+    assert old in text
+    table.write_bytes(text.replace(old, old.replace("END", goto) if answer == "No" else old.replace("8", goto, 1)).encode())
+    imported(run, clone)
+    rubric = load_rubric("out/rubric.yaml")
+    end = (rubric.questions or {})["q6"].answers[answer]
+    assert (end.goto, end.not_applicable, end.level) == ("END", answer == "No", "neutral" if answer == "Yes" else None)
 
 
 def test_a_folder_that_is_no_clone_is_one_line(run: Run) -> None:

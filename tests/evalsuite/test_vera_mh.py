@@ -53,7 +53,8 @@ def ran(esc_eval: EscEval, folder: Path, behave: Any, *more: object, flat: bool 
     """A run on the miniature, in the folder `run`; what was asked."""
     made(folder, flat)
     with Endpoint(behave, ROLES) as endpoint:
-        roles = [part for role in ROLES for part in (f"--{role}", f"{role}@{endpoint.url}")]
+        options = {"supporter": "supporter", "seeker": "seeker", "model": "judge"}  # --model: all other roles
+        roles = [part for option, name in options.items() for part in (f"--{option}", f"{name}@{endpoint.url}")]
         assert esc_eval("run", "--config", folder / "config.yaml", *roles, *more) == (0, "")
         return endpoint.requests
 
