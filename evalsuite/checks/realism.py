@@ -1,14 +1,13 @@
 """How real simulated seekers are: their lines compared with people's, by a classifier, by counted words and by a model's tags.
 
-The classifier reads single lines and says whose they are; it is trained on other dialogues than it is tested on. At 50 % it
-cannot tell them apart. It also learns what dialogues are about, so both sides should have the same kinds of trouble; its
-accuracy between two random halves of people stands beside it.
+The classifier reads single lines and guesses their side; it is tested on other dialogues than those it was trained on. At 50 %
+it cannot distinguish the sides. It also learns topics, so both sides should have the same kinds of trouble; for comparison, the
+table has its accuracy between two random halves of people.
 
-The other rows are means over dialogues. They have the nine features by which Heo et al. 2026 (arXiv 2601.07698) control a
-seeker. Three of them are counted: verbosity (words per line), the number of turns and profanity. The paper has a model tag six:
-coping strategy, engagement, resistance, utterance style, self-disclosure and the distribution of reactions. The tags are a
-judge's verdicts on the rubric `TAGS`; without them resistance and self-disclosure are only counted by words, and of reactions
-thanks.
+The other rows are means over dialogues. They cover the nine features by which Heo et al. 2026 (arXiv 2601.07698) control a
+seeker. Three are counted: verbosity (words per line), the number of turns and profanity. In the paper a model tags the other
+six: coping strategy, engagement, resistance, utterance style, self-disclosure and the distribution of reactions. Here the tags
+are a judge's verdicts on the rubric `TAGS`; without them, words count resistance, self-disclosure and, of reactions, thanks.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ from evalsuite.statistics.paired import by_card
 from evalsuite.statistics.summary import scorer_of, seeker_of, short_names
 
 TAGS = "seeker_features"  # the rubric of the tags
-MOST = 150  # dialogues of a side that the classifier reads, at random
+MOST = 150  # dialogues per side that the classifier reads, at random
 FOLDS = 5
-FIRST = 50  # words, among which different ones are counted
+FIRST = 50  # words among which distinct ones are counted
 _ME = re.compile(r"\b(?:i|me|my|mine|myself)\b|我|咱", re.I)
 _SWEARS = re.compile(
     r"\b(?:damn(?:ed|it)?|hell|crap(?:py)?|(?:bull)?shit\w*|\w*fuck\w*|bitch\w*|bastards?|ass(?:hole)?s?|pissed)\b"
     r"|他妈|妈的|操你|傻[逼B]|混蛋|该死|狗屁",
     re.I,
 )
-# A line that goes against the supporter's: it begins with a no or a but, or doubts that something helps.
+# A line that resists the supporter: it begins with a no or a but, or doubts that something helps.
 _AGAINST = re.compile(
     r"^\W*(?:no\b|nope|nah|but\b|not really|i (?:don't|do not) (?:think|know|want|see)|i (?:can't|cannot|won't))"
     r"|^\W*i(?:'ve| have) tried|\bwhat's the point\b"
@@ -57,15 +56,15 @@ _AGAINST = re.compile(
 
 
 class SeekerFigures(NamedTuple):
-    """One side's dialogues as figures: [dialogues, measures], NaN where a measure is undefined, and each dialogue's card."""
+    """One side's dialogues as figures [dialogues, measures], NaN where a measure is undefined; and each dialogue's card."""
 
     values: Floats
     cards: list[str]
 
 
 class Lines(NamedTuple):
-    """A seeker's lines: their texts, their words (zh: characters), and how many of all content words (zh: pairs of characters)
-    each is the first to say, in per cent (NaN without any)."""
+    """A seeker's lines: their texts, their words (zh: characters), and the share of all content words (zh: pairs of characters)
+    that each line is the first to say, in per cent (NaN without any)."""
 
     texts: list[str]
     words: list[list[str]]
@@ -73,15 +72,15 @@ class Lines(NamedTuple):
 
     @classmethod
     def of(cls, texts: list[str], language: Language) -> Lines:
-        seen, counts = set[str](), []
+        earlier, counts = set[str](), []
         for text in texts:
-            new = set(terms(text, language)) - seen
-            seen |= new
+            new = set(terms(text, language)) - earlier
+            earlier |= new
             counts.append(len(new))
-        return cls(texts, [units(text, language) for text in texts], 100 * np.array(counts) / (len(seen) or nan))
+        return cls(texts, [units(text, language) for text in texts], 100 * np.array(counts) / (len(earlier) or nan))
 
     def share(self, found: Callable[[str], Any]) -> float:
-        """The share of lines (%) in which something is found."""
+        """The share of lines (%) in which `found` finds something."""
         return 100 * sum(bool(found(text)) for text in self.texts) / len(self.texts)
 
 
@@ -91,11 +90,11 @@ def _first_words(seeker: Lines) -> float:
 
 
 def against(line: str) -> bool:
-    """Whether a line goes against the supporter's, in plain words."""
+    """Whether a line resists the supporter, in plain words."""
     return bool(_AGAINST.search(line.replace("’", "'")))
 
 
-PHRASED = ("self-disclosure", "resistance", "profanity", "thanks")  # these look for words of English and Chinese
+PHRASED = ("self-disclosure", "resistance", "profanity", "thanks")  # these look for English and Chinese words
 MEASURES: dict[str, tuple[str, Callable[[Lines], float]]] = {
     "lines": ("lines per dialogue", lambda seeker: len(seeker.texts)),
     "length": ("words per line (zh: characters)", lambda seeker: float(np.mean([*map(len, seeker.words)]))),
@@ -135,7 +134,7 @@ def side_of(dialogues: Iterable[Dialogue], language: Language, tags: Tags | None
 
 
 def tags_of(verdicts: Iterable[Judgement]) -> dict[str, dict[str, float]]:
-    """Every judge's tags by rows of the table, of verdicts on `TAGS` (of repeats the first); others are left out."""
+    """Every judge's tags by row of the table, from verdicts on `TAGS` (the first of repeats); others are left out."""
     rubric, tags = load_rubric(TAGS), dict[str, dict[str, float]]()
     chosen = [verdict for verdict in verdicts if verdict.rubric == TAGS and not verdict.repeat]
     names = short_names(dict.fromkeys(map(scorer_of, chosen)))
@@ -149,7 +148,7 @@ def tags_of(verdicts: Iterable[Judgement]) -> dict[str, dict[str, float]]:
 
 
 def _mean(values: Floats, cards: Sequence[str], levels: Floats, seed: int = SEED) -> tuple[float, Floats, int, int]:
-    """The mean of dialogues' figures without NaN, its draws (cards are drawn whole), and the numbers of dialogues and cards."""
+    """The mean of dialogues' figures without NaN, its draws (of whole cards), and the numbers of dialogues and cards."""
     finite = ~np.isnan(values)
     if not finite.any():
         return nan, np.array([nan]), 0, 0
@@ -158,8 +157,8 @@ def _mean(values: Floats, cards: Sequence[str], levels: Floats, seed: int = SEED
 
 
 def compared(people: SeekerFigures, seekers: SeekerFigures) -> Iterator[tuple[Estimate, Estimate, Estimate]]:
-    """Of every column: people's mean, the simulated seekers', and the difference of the two independent samples. The interval
-    allows for an unseen card with any share; where a measure is no share, with any figure in the range of both sides."""
+    """For every column: people's mean, the simulated seekers', and the difference of the two independent samples. The interval
+    allows for an unseen card with any share; for other measures, with any figure in the range of both sides."""
     labels = [label for label, _ in MEASURES.values()]
     for place in range(people.values.shape[1]):
         both = np.concatenate([people.values[:, place], seekers.values[:, place]])
@@ -176,9 +175,9 @@ def compared(people: SeekerFigures, seekers: SeekerFigures) -> Iterator[tuple[Es
 def told_apart(people: Sequence[Dialogue], seekers: Sequence[Dialogue]) -> Estimate:
     """The share of lines (%) that a classifier gives to the right side, with both sides weighted equally; n counts the lines.
 
-    Logistic regression on runs of one to three characters, trained on other cards than those of the lines that it is shown
-    (`FOLDS` folds). The interval draws cards whole, with the classifiers' answers on their lines, and is wider for what the
-    folds share. None with fewer than `FOLDS` cards on a side.
+    Logistic regression on runs of one to three characters, tested on other cards than those it was trained on (`FOLDS` folds).
+    The interval draws cards whole, with the classifiers' answers on their lines, and is widened for what the folds share. None
+    with fewer than `FOLDS` cards on a side.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
@@ -211,44 +210,44 @@ def told_apart(people: Sequence[Dialogue], seekers: Sequence[Dialogue]) -> Estim
 def realism_tables(
     people: Sequence[Dialogue], simulated: Sequence[Dialogue], verdicts: Sequence[Judgement] = ()
 ) -> Iterator[Table]:
-    """A table per language: every seeker compared with people, with the tags among the `verdicts`. Raises `UserError` where
-    people speak none of the languages."""
-    spoken = {dialogue.language for dialogue in people if any(lines_of(dialogue))}
-    shared = [language for language in in_order(dialogue.language for dialogue in simulated) if language in spoken]
+    """A table per language: every seeker compared with people, with the tags among the `verdicts`. Raises `UserError` if people
+    speak none of the languages."""
+    with_lines = {dialogue.language for dialogue in people if any(lines_of(dialogue))}
+    shared = [language for language in in_order(dialogue.language for dialogue in simulated) if language in with_lines]
     if not shared:
         languages = ", ".join(in_order(dialogue.language for dialogue in simulated))
         raise UserError(f"--seekers: no line of a seeker in {languages or 'any language'}")
     tags = tags_of(verdicts)
     labels = [*(label for label, _ in MEASURES.values()), *tags]
     for language in shared:
-        own = [dialogue for dialogue in people if dialogue.language == language]
+        of_people = [dialogue for dialogue in people if dialogue.language == language]
         rows: list[tuple[Cell, ...]] = []
-        halves = group_by(own, lambda dialogue: int(digest(card_of(dialogue), 2), 16) % 2)
+        halves = group_by(of_people, lambda dialogue: int(digest(card_of(dialogue), 2), 16) % 2)
         among = told_apart(halves.get(0, []), halves.get(1, []))
         for seeker, talks in group_by((d for d in simulated if d.language == language), seeker_of).items():
-            rows.append((seeker, "told apart from people by a classifier, %", among, told_apart(own, talks), None))
-            pairs = zip(labels, compared(side_of(own, language, tags), side_of(talks, language, tags)), strict=True)
+            rows.append((seeker, "told apart from people by a classifier, %", among, told_apart(of_people, talks), None))
+            pairs = zip(labels, compared(side_of(of_people, language, tags), side_of(talks, language, tags)), strict=True)
             rows += [(seeker, label, *cells) for label, cells in pairs if cells[1].n]
         notes = [
             f"[{SMOOTHED} over cards or, without any, dialogues], n = dialogues; for the classifier, lines. Difference: the "
             "seeker's mean minus people's; if its interval excludes 0, the seeker differs from people in this measure.",
-            f"The classifier reads lines of at most {MOST} dialogues per side and is tested on cards it was not trained on: "
-            "at 50 % it cannot tell. In the column of people: people against people, in two halves. It also learns what "
-            "dialogues are about: compare with people who have the same kinds of trouble.",
+            f"The classifier reads lines of at most {MOST} dialogues per side and is tested on cards it was not trained on: at "
+            "50 % it cannot distinguish the sides. In the column of people: two halves of people. It also learns topics: "
+            "compare with people who have the same kinds of trouble.",
             "Counted words miss other wordings, on both sides. Told: of all content words of a seeker, those first said there.",
-            *_tags_note(verdicts, {dialogue.id for dialogue in (*own, *simulated) if dialogue.language == language}),
+            *_tags_note(verdicts, {dialogue.id for dialogue in (*of_people, *simulated) if dialogue.language == language}),
         ]
         columns, title = ("seeker", "measure", "people", "simulated", "difference"), "Seekers against people"
         yield Table(f"realism-{language}", f"{title}, {name_of(language)}", columns, tuple(rows), tuple(notes), SECTION)
 
 
 def _tags_note(verdicts: Sequence[Judgement], ids: set[str]) -> Iterator[str]:
-    """Who gave the tags of these dialogues, and how many could not be read."""
-    own = [verdict for verdict in verdicts if verdict.rubric == TAGS and not verdict.repeat and verdict.dialogue_id in ids]
-    for scorer, tags in group_by(own, scorer_of).items():
+    """A note per judge that tagged these dialogues, with the number of unreadable tags."""
+    tagged = [verdict for verdict in verdicts if verdict.rubric == TAGS and not verdict.repeat and verdict.dialogue_id in ids]
+    for scorer, tags in group_by(tagged, scorer_of).items():
         unread = len({tag.dialogue_id for tag in tags if tag.value is None})
         yield (
             f"Tags by {scorer.name}, one per dialogue and feature (rubric {TAGS}); {unread} of "
-            f"{len({tag.dialogue_id for tag in tags})} dialogues lack a tag that can be read. They are a model's and were not "
-            "compared with people's: read them as a comparison of the two sides, not as a description of either."
+            f"{len({tag.dialogue_id for tag in tags})} dialogues lack a readable tag. They are a model's and were not checked "
+            "against people's: they compare the two sides, and describe neither."
         )

@@ -109,7 +109,7 @@ def test_tags_are_shares_of_dialogues_and_what_cannot_be_read_is_told() -> None:
     own, other, gap = rows["style tagged reserved, %"]
     assert (own.mean, own.n, other.mean, other.n, gap.mean) == (pytest.approx(200 / 3), 3, 0, 1, pytest.approx(-200 / 3))
     assert 0 < (own.low or 0) < (own.high or 0) < 100 and gap.low is None, "one simulated dialogue has no interval"
-    assert "1 of 5 dialogues lack a tag that can be read" in table.notes[-1]
+    assert "1 of 5 dialogues lack a readable tag" in table.notes[-1]
     (table,) = realism_tables(people, [bot], [*verdicts, tagged("s", 3, judge="other"), tagged("p0", 0, judge="other")])
     assert estimates(table)["style tagged plain, %, by other"][1].mean == 0 and len(table.notes) == 5, "each judge by itself"
 
