@@ -124,11 +124,8 @@ def _record(
     for part in (value.get("metadata"), value.get("fields")):
         record = {**part, **record} if isinstance(part, Mapping) else record
     spoken = record.get("language") or record.get("lang") or language
-    problems += (
-        []
-        if spoken
-        else [f"{where}: language: missing: give --language LANGUAGE (in Python: languages=[…]), or a field language"]
-    )
+    if not spoken:
+        problems.append(f"{where}: language: missing: give --language LANGUAGE (in Python: languages=[…]), or a field language")
     if problems:
         raise UserError("\n".join(problems))
     about = {*_KEPT, *_IDS, "lang", "model", "object", "metadata", "fields"}

@@ -28,7 +28,7 @@ from data_prep.role_play.examples import RoleExample
 from serve.checkpoints.lora import WEIGHTS
 from train.example_files import hub_dataset, read_role
 from train.examples import IGNORED, Prepared, encode_prompt, prepare_role, template_of
-from train.models import adapter_switched_on, load_adapted, load_tokenizer, policy_end
+from train.models import adapter_switched_on, load_adapted, load_tokenizer
 from train.recipes import Recipe
 from train.run import check_numbers
 
@@ -89,7 +89,7 @@ def write_lines(recipe: Recipe[Any], model: Any, tokenizer: Any, turns: Sequence
         }
         for example, turn in turns
     ]
-    training, end = recipe.training, policy_end(tokenizer)
+    training, end = recipe.training, template.end
     ends = sorted({end, tokenizer.eos_token_id} - {None})
     size = training.per_device_eval_batch_size
     dtype = torch.bfloat16 if training.bf16 else torch.float16 if training.fp16 else None

@@ -19,8 +19,8 @@ from core.errors import run_cli
 from core.files import read_object, write_json
 from evalsuite.environment import Brevity, Environment
 from train import run
-from train.examples import load_examples
-from train.models import load_base, load_tokenizer, policy_end
+from train.examples import load_examples, template_of
+from train.models import load_base, load_tokenizer
 from train.recipes import Recipe, SupporterArguments, lora_config, parse_recipe
 
 
@@ -63,7 +63,7 @@ def main(recipe: Recipe[SupporterArguments]) -> None:
     # Model and trainer
     run.name_tracked_run(recipe)
     model = load_base(recipe)
-    model.generation_config.eos_token_id = policy_end(tokenizer)
+    model.generation_config.eos_token_id = template_of(tokenizer).end
     context = training.vllm_max_model_length or model.config.max_position_embeddings
     rollouts = Rollouts(environment, tokenizer, context)
     with policy_server():

@@ -55,11 +55,6 @@ def load_tokenizer(recipe: Recipe[Any]) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def policy_end(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The token that ends a message."""
-    return template_of(tokenizer).end
-
-
 def load_base(recipe: Recipe[Any]) -> PreTrainedModel:
     """The base model in the recipe's dtype, without remote code, from safetensors, on the device that trains it. Raises
     `UserError` for weights that are not finite, and for missing target modules."""

@@ -17,8 +17,7 @@ from core.errors import UserError
 from core.records import Message
 from evalsuite.environment import Environment, Episode, Rewarded
 from serve.batch import together
-from train.examples import SAMPLE, encode_prompt, neutral
-from train.models import policy_end
+from train.examples import SAMPLE, encode_prompt, neutral, template_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -56,7 +55,7 @@ class Rollouts:
 
     def __init__(self, environment: Environment, tokenizer: PreTrainedTokenizerBase, context: int) -> None:
         self._environment, self._tokenizer, self._context = environment, tokenizer, context
-        self._end, self._before = policy_end(tokenizer), len(encode_prompt(tokenizer, SAMPLE[1:2]))
+        self._end, self._before = template_of(tokenizer).end, len(encode_prompt(tokenizer, SAMPLE[1:2]))
         self.markers = 0  # broken up in seekers' lines
 
     def __call__(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:

@@ -42,9 +42,7 @@ def distribution_charts(table: Table, rubric: Rubric) -> Iterator[Chart]:
     reasons = table.columns[names + 1 + len(marks) : end]
     for number, (who, group) in enumerate(groupby(table.rows, key=lambda row: row[:names])):
         rows = list(group)
-        counts = np.array(
-            [row[names + 1 : end] for row in rows], dtype=float
-        )  # dimensions × (scores, missing ones)
+        counts = np.array([row[names + 1 : end] for row in rows], dtype=float)  # dimensions × (scores, missing ones)
         counts = np.nan_to_num(counts)  # scores that are not on a dimension's scale
         shares = (100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)).T
         segments = []

@@ -97,9 +97,7 @@ def report_run(
     """
     content = content_of(run, made)
     lost = any(dialogue.lost for dialogue in content.tally.dialogues) or any(verdict.lost for verdict in content.tally.verdicts)
-    if not lost and not any(
-        stage.get("unfinished") for stage in run.timing().values()
-    ):  # a budget ended it
+    if not lost and not any(stage.get("unfinished") for stage in run.timing().values()):  # a budget ended it
         run.look(cards_of(content.tally.dialogues))
     content = replace(content, tables=list(beside([*content.tables, *more(content.tally)])))
     paths = write_report(run.folder, content)
