@@ -136,8 +136,8 @@ def _tree(rows: Sequence[TsvRow], path: Path, paper: bool = False) -> dict[str, 
         for option, cell, line in given:
             word, goto = option.lower(), re.sub(r"\.0$", "", cell)
             if goto not in ("", END, _ASSIGN_END, *ids):
-                known = ", ".join((*ids, END, _ASSIGN_END))
-                unknown.append(f"{line}: GOTO: no question {goto!r}: write one of {known}")
+                places = ", ".join((*ids, END, _ASSIGN_END))
+                unknown.append(f"{line}: GOTO: no question {goto!r}: write one of {places}")
             nothing = (goto == END and (not paper or word in ("no", "not relevant"))) or (goto == _ASSIGN_END and word == "no")
             assigned = word == "yes" or (goto == _ASSIGN_END and not nothing)
             goto = goto or (after if word == "yes" else END if paper and word != "no" else following)
