@@ -13,10 +13,10 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from core.errors import UserError
-from core.files import check_unique, read_json, read_placed
+from core.files import read_json
 from core.ledger import Build
 from core.records import Identifier, Role, Turn
-from core.rows import RowModel
+from core.rows import RowModel, read_table
 from core.rubrics import Criterion
 from data_prep.published.checkout import Checkout, escaped, pack_of, write_pack
 
@@ -65,10 +65,17 @@ class Case(RowModel):
 
 
 def load_cases(paths: Sequence[Path]) -> dict[str, Case]:
-    """The cases of published JSON lines by prompt id. Raises `UserError` with file, line and field."""
-    cases = [case for path in paths for _, case in read_placed(path, Case, "cases")]
-    check_unique(", ".join(map(str, paths)), (case.prompt_id for case in cases), "prompt ids")
-    return {case.prompt_id: case for case in cases}
+    """The cases of published JSON lines by prompt id. Raises `UserError` with file, line and field of all faults of a file."""
+    cases, places = dict[str, Case](), dict[str, str]()
+
+    def add(where: str, case: Case) -> None:
+        if (first := places.setdefault(case.prompt_id, where)) != where:
+            raise UserError(f"{where}: prompt_id: {case.prompt_id} is also that of {first}")
+        cases[case.prompt_id] = case
+
+    for path in paths:
+        read_table(path, Case, "cases", add)
+    return cases
 
 
 def some_of(cases: Mapping[str, Case], only: str) -> list[Case]:

@@ -241,7 +241,7 @@ def judge_pack(models: RunModels, method: str, rubric: Rubric) -> str:
     if wanted is not None:
         load_pack(wanted)  # what is wrong with the pack itself comes first
     if (methods := judge.learnt_methods) and method not in methods:
-        how = "--mode paper" if "paper" in methods else f"method: {methods[0]}"
+        how = "mode: paper" if "paper" in methods else f"method: {methods[0]}"
         raise UserError(f"judge {judge.name} was not trained to be asked by method {method}, but {', '.join(methods)}: {how}")
     if learnt := _learnt(models, "judge", judge, wanted, "judge_prompts"):
         return learnt

@@ -239,7 +239,7 @@ def test_the_config_of_table_4_loads_with_every_judge_of_the_table(mode: str, me
         assert resolved.models.judge.name == judge and resolved.method == method
         if judge == "esc-rank-published":  # which has learnt the prompts of a clone that is not here
             told = "has learnt the prompts in runs/esc_eval_clone/prompts, which is no folder"
-            told = told if mode == "paper" else "was not trained to be asked by method per_dimension, but paper: --mode paper"
+            told = told if mode == "paper" else "was not trained to be asked by method per_dimension, but paper: mode: paper"
             with pytest.raises(UserError, match=told):
                 resolved.judge_prompts  # noqa: B018
         else:

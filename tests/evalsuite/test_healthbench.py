@@ -264,7 +264,7 @@ BAD: dict[str, dict[str, Any]] = {
         "rubrics": [{"criterion": "Kind.", "points": -6, "tags": []}]
     },
     "cases.jsonl:1: prompt_id: ": {"prompt_id": ""},
-    "p-2": {"prompt_id": "p-2"},
+    "cases.jsonl:2: prompt_id: p-2 is also that of ": {"prompt_id": "p-2"},
 }
 
 

@@ -189,7 +189,7 @@ def test_a_judge_is_asked_by_the_method_that_it_has_learnt(esc_eval: EscEval, im
     spec = yaml.safe_load((tmp_path / "ranker.yaml").read_text())
     (tmp_path / "ranker.yaml").write_text(yaml.safe_dump(spec | {"learnt": ["esc_eval"], "learnt_methods": ["paper"]}))
     code, error = esc_eval("run", "--config", config)
-    assert code == 2 and "ranker was not trained to be asked by method joint, but paper: --mode paper" in error
+    assert code == 2 and "ranker was not trained to be asked by method joint, but paper: mode: paper" in error
 
 
 def test_sampling_that_is_left_is_left_to_the_checkpoint(tmp_path: Path) -> None:
