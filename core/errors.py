@@ -137,10 +137,8 @@ def _unbroken(stream: Any) -> Any:
 
 
 def run_cli(app: Callable[[], object]) -> None:
-    """Run a typer app, turning `UserError` into one line on stderr and exit code 2, and Ctrl-C into exit code 130.
-
-    SIGTERM ends a program as Ctrl-C does, with exit code 143: files are closed and the servers it started are stopped.
-    """
+    """Run a typer app, turning `UserError` into one line on stderr and exit code 2, and Ctrl-C into exit code 130. SIGTERM ends
+    a program as Ctrl-C does, with exit code 143: files are closed and the servers it started are stopped."""
     sys.stdout, sys.stderr = _unbroken(sys.stdout), _unbroken(sys.stderr)
     if threading.current_thread() is threading.main_thread():  # else it runs inside another program
         # A verb's imports make 200,000 objects, few of them in cycles: searching them for cycles, often and at the end of the

@@ -77,10 +77,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock file, which the kernel releases however the process ends. `what` names the thing locked.
-
-    Raises `UserError` while another process holds it, and for a path that cannot be written or locked.
-    """
+    """Hold a lock file, which the kernel releases however the process ends. `what` names the thing locked. Raises `UserError`
+    while another process holds it, and for a path that cannot be written or locked."""
     lock = FileLock(path, blocking=False, fallback_to_soft=False)  # a soft lock would outlive a killed process
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,10 +165,8 @@ ENCODING = "ESC_EVAL_ENCODING"  # declares the encoding of files that are not UT
 
 
 def decoded(raw: bytes) -> str:
-    """The text of a file, without a byte-order mark: UTF-8, UTF-16 with a mark, or the encoding in $ESC_EVAL_ENCODING.
-
-    Raises `UserError` for other bytes, with a sample in likely encodings and how to declare one of them.
-    """
+    """The text of a file, without a byte-order mark: UTF-8, UTF-16 with a mark, or the encoding in $ESC_EVAL_ENCODING. Raises
+    `UserError` for other bytes, with a sample in likely encodings and how to declare one of them."""
     marked = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     start, what = 0, "NUL bytes"
     if marked or b"\0" not in raw[:4]:

@@ -109,10 +109,8 @@ def judge_messages(
     dimensions: Sequence[str],
     more: Mapping[str, object] | None = None,
 ) -> list[Message]:
-    """The messages that ask for scores on `dimensions` (a single one with per_dimension, paper, tree and pairs).
-
-    `more` has further values for both templates; a `transcript` among them replaces the dialogue's.
-    """
+    """The messages that ask for scores on `dimensions` (a single one with per_dimension, paper, tree and pairs). `more` has
+    further values for both templates; a `transcript` among them replaces the dialogue's."""
     language, key = dialogue.language, (rubric, dialogue.language, method, tuple(dimensions))
     values: dict[str, object] = {"transcript": paper_transcript(dialogue) if method == "paper" else transcript(dialogue)}
     values |= _rubric_values(*key) | dict(more or {})

@@ -159,10 +159,8 @@ class Build:
             return {}
 
     def _remove_stale(self) -> None:
-        """Remove outputs of an earlier run of the same command that this run does not make: they would pass for its own.
-
-        Files that this run reads, or that somebody has changed since (a sheet that was filled in), stay.
-        """
+        """Remove outputs of an earlier run of the same command that this run does not make: they would pass for its own. Files
+        that this run reads, or that somebody has changed since (a sheet that was filled in), stay."""
         inputs = {Path(path).resolve() for path in self._inputs}
         try:
             for name, output in self.earlier().get("outputs", {}).items():

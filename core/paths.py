@@ -218,10 +218,8 @@ def check(options: Sequence[PathOption]) -> None:
 
 
 def check_config(config: BaseModel) -> None:
-    """Raise `UserError` if the running verb would replace an input named in its config.
-
-    Inputs are the config's fields with a `Reads`. If the config has a field for an output of the verb, that is the output.
-    """
+    """Raise `UserError` if the running verb would replace an input named in its config. Inputs are the config's fields with a
+    `Reads`. If the config has a field for an output of the verb, that is the output."""
     options = [
         replace(option, values=_texts(getattr(config, option.parameter)))
         if isinstance(option.role, Writes) and hasattr(config, option.parameter)

@@ -263,11 +263,8 @@ def by_row(
     rows: Callable[[CorpusReader, Path], Iterable[CorpusRow]] = CorpusReader.records,
     named: Callable[[Path], str] = lambda file: file.stem,
 ) -> ReadCorpus:
-    """A corpus's `read`, for files in which every row is one item or one drop.
-
-    `make` gets a row's value and a source id, `file name/position`, for corpora without ids of their own; `named` gives a
-    file's name, `rows` its rows.
-    """
+    """A corpus's `read`, for files in which every row is one item or one drop. `make` gets a row's value and a source id, `file
+    name/position`, for corpora without ids of their own; `named` gives a file's name, `rows` its rows."""
 
     def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
         for file in files:

@@ -131,10 +131,8 @@ class Table:
         heads: Iterable[str] = (),
         decimals: int | None = None,
     ) -> Self:
-        """A table from rows that are heading → cell, or records whose fields have a `Column`.
-
-        Columns are `heads`, then others in the order in which rows first have them. Missing cells are empty.
-        """
+        """A table from rows that are heading → cell, or records whose fields have a `Column`. Columns are `heads`, then others
+        in the order in which rows first have them. Missing cells are empty."""
         body: list[Mapping[str, Cell]] = [row if isinstance(row, Mapping) else cells(row) for row in rows]
         columns = tuple(dict.fromkeys([*heads, *(head for row in body for head in row)]))
         lines = tuple(tuple(row.get(head) for head in columns) for row in body)

@@ -12,10 +12,8 @@ from core.errors import need_modules
 
 
 def offline_without_key(say: Callable[[str], None]) -> None:
-    """Make wandb write offline (WANDB_MODE=offline), and `say` so, if there is no key and no mode was chosen.
-
-    A key is WANDB_API_KEY, or an entry for the server (WANDB_BASE_URL or wandb's own) in ~/.netrc.
-    """
+    """Make wandb write offline (WANDB_MODE=offline), and `say` so, if there is no key and no mode was chosen. A key is
+    WANDB_API_KEY, or an entry for the server (WANDB_BASE_URL or wandb's own) in ~/.netrc."""
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
     netrc = ""
     with suppress(OSError, RuntimeError):  # RuntimeError: no home folder

@@ -60,10 +60,8 @@ class DialectClient(Transport):
         return self._found[url]
 
     async def check(self, spec: ModelSpec, served_names: Sequence[str]) -> None:
-        """Ask the endpoint which models it serves, and print findings and assumptions about them, once.
-
-        Raises `UserError` if it cannot be reached, does not serve these names, or has a context shorter than a reply's limit.
-        """
+        """Ask the endpoint which models it serves, and print findings and assumptions about them, once. Raises `UserError` if
+        it cannot be reached, does not serve these names, or has a context shorter than a reply's limit."""
         if isinstance(spec, CallableSpec):
             return
         if spec.endpoint.kind == "agent":

@@ -64,11 +64,8 @@ class Budget:
         return any(limit is not None for limit in (self.max_time, self.max_calls, self.max_cost))
 
     def begin(self, specs: Iterable[ModelSpec], stored: Mapping[str | None, tuple[int, int, int]]) -> None:
-        """Count the answers in the store: spec → (answers, prompt tokens, completion tokens).
-
-        Raises `UserError` for a model without prices if there is a limit on cost. A model with a checkpoint is served by the
-        user and costs nothing.
-        """
+        """Count the answers in the store: spec → (answers, prompt tokens, completion tokens). Raises `UserError` for a model
+        without prices if there is a limit on cost. A model with a checkpoint is served by the user and costs nothing."""
         by_name = {spec.name: spec for spec in specs}
         self._calls = sum(answers for answers, _, _ in stored.values())
         for spec in by_name.values() if self.max_cost is not None else ():

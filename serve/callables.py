@@ -84,10 +84,8 @@ class CallableSpec(ModelSpec):
         return behind
 
     async def reply(self, messages: list[Message], question: Question, timeout_s: float) -> Reply:
-        """The callable's reply. Its own exceptions pass; after a `TimeoutError` or `OSError` the call is repeated.
-
-        Raises `UserError` for a reply other than text, and `OutOfQuota` for an exception that means an exhausted quota.
-        """
+        """The callable's reply. Its own exceptions pass; after a `TimeoutError` or `OSError` the call is repeated. Raises
+        `UserError` for a reply other than text, and `OutOfQuota` for an exception that means an exhausted quota."""
         model, (card, exchange) = self._model, PLACE.get()
         dialogue = question.session or question.sample.get("dialogue")
         arguments = {"dialogue": dialogue, "card": card, "exchange": exchange, "role": question.purpose}

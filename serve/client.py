@@ -73,10 +73,8 @@ class ChatClient(DialectClient):
         return question.sent(self._markers[spec.checkpoint])
 
     async def ask(self, spec: ModelSpec, question: Question) -> Reply:
-        """The model's reply: from the store if this call was finished before, else from the server.
-
-        Raises `Unanswered` if there is no answer, `NotStored` if it is missing and `offline`, `NotUp` for a later phase.
-        """
+        """The model's reply: from the store if this call was finished before, else from the server. Raises `Unanswered` if
+        there is no answer, `NotStored` if it is missing and `offline`, `NotUp` for a later phase."""
         messages = self._sent(spec, question)
         key, tally = self._key(spec, question, messages), self.tallies[spec.name, question.purpose]
         reply, again = self.store.get(key), None

@@ -40,10 +40,8 @@ class ErrorInAnswer(Unreadable):
 
 
 def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
-    """A 200 body as a Reply, with the key masked.
-
-    Raises `Unreadable` for a body that is not a completion, `ErrorInAnswer` for one with an error.
-    """
+    """A 200 body as a Reply, with the key masked. Raises `Unreadable` for a body that is not a completion, `ErrorInAnswer` for
+    one with an error."""
     try:
         body = parse(raw)
         if isinstance(body, list) and len(body) == 1:  # Gemini's errors
@@ -229,10 +227,8 @@ _ALOUD = re.compile(
 
 
 def split_reasoning(spec: ModelSpec, text: str, apart: str = "") -> tuple[str, str]:
-    """(answer, reasoning) of a reply's text; `apart` is reasoning from other fields.
-
-    An unclosed block is reasoning to its end. A closing tag without an opening one makes everything before it reasoning.
-    """
+    """(answer, reasoning) of a reply's text; `apart` is reasoning from other fields. An unclosed block is reasoning to its end.
+    A closing tag without an opening one makes everything before it reasoning."""
     for beginning, ending in _IN_WORDS.items():
         if begun := beginning.match(text):
             thought, _, answer = text[begun.end() :].rpartition(ending) if ending in text else (text[begun.end() :], "", "")

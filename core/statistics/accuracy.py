@@ -35,11 +35,8 @@ def round_half_up(value: float) -> int:
 
 
 def majority(targets: Sequence[float]) -> dict[str, Any]:
-    """Label counts of n ≥ 1 mean scores, and the accuracy of always giving the most frequent label.
-
-    ACC and ACC_soft (within 1; shares, 0–1) are on rounded scores. Of equally frequent labels, the best in ACC_soft is taken,
-    then the lowest.
-    """
+    """Label counts of n ≥ 1 mean scores, and the accuracy of always giving the most frequent label. ACC and ACC_soft (within 1;
+    shares, 0–1) are on rounded scores. Of equally frequent labels, the best in ACC_soft is taken, then the lowest."""
     counts = Counter(map(round_half_up, targets))
     soft = {label: sum(n for other, n in counts.items() if abs(label - other) <= 1) / len(targets) for label in counts}
     label = min(counts, key=lambda score: (-counts[score], -soft[score], score))
@@ -119,10 +116,8 @@ def weighed_figures(
 def probability_rows(
     values: Verdicts, gold: Sequence[float], distributions: Sequence[Distribution | None]
 ) -> tuple[list[list[float]], list[int]]:
-    """Distributions [n, K] of the readable verdicts that have one, and the column of each item's rounded gold [n].
-
-    The columns are all scores in distributions or gold, ascending; scores that a distribution lacks have probability 0.
-    """
+    """Distributions [n, K] of the readable verdicts that have one, and the column of each item's rounded gold [n]. The columns
+    are all scores in distributions or gold, ascending; scores that a distribution lacks have probability 0."""
     triples = zip(values, gold, distributions, strict=True)
     items = [(shares, round_half_up(g)) for value, g, shares in triples if value is not None and shares]
     columns = sorted({float(score) for shares, _ in items for score in shares} | {g for _, g in items})

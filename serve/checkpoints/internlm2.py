@@ -105,11 +105,8 @@ class Heads:
 
 
 def read_architecture(path: Path, model_types: tuple[str, ...] = ("internlm2",)) -> Architecture:
-    """The architecture in a config.json.
-
-    Raises `UserError` for other model types, a model without a language-modelling head, quantised weights, missing or
-    impossible sizes, and position scalings that InternLM2 lacks.
-    """
+    """The architecture in a config.json. Raises `UserError` for other model types, a model without a language-modelling head,
+    quantised weights, missing or impossible sizes, and position scalings that InternLM2 lacks."""
     config = read_object(path, "a model's config")
     if config.get("model_type") not in model_types:
         expected = " or ".join(model_types)

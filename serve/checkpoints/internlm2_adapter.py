@@ -91,9 +91,7 @@ def convert_adapter(src: Path, dst: Path, base: Path | None = None) -> bool:
 
 def write_fused(adapter: Path, folder: Path, heads: Heads) -> None:
     """Write an adapter on q_proj, k_proj and v_proj in Llama layout as one on InternLM2's `wqkv`, like the published ones.
-
-    Raises `UserError` if the three have different As: no LoRA on `wqkv` is equivalent then.
-    """
+    Raises `UserError` if the three have different As: no LoRA on `wqkv` is equivalent then."""
     pairs, tensors = module_pairs(adapter / WEIGHTS), dict[str, Any]()
     for module in pairs:
         if (layer := module.removesuffix(f".self_attn.{QKV[0]}")) != module:

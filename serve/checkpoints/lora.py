@@ -88,10 +88,8 @@ def more_than_plain(config: Mapping[str, Any]) -> str | None:
 
 
 def module_pairs(path: Path) -> dict[str, dict[str, Stored]]:
-    """The matrices `A` and `B` of each adapted module, by the module's path (`model.layers.0.self_attn.q_proj`).
-
-    Raises `UserError` for a file with other tensors, without tensors, or with half of a pair.
-    """
+    """The matrices `A` and `B` of each adapted module, by the module's path (`model.layers.0.self_attn.q_proj`). Raises
+    `UserError` for a file with other tensors, without tensors, or with half of a pair."""
     modules: dict[str, dict[str, Stored]] = {}
     foreign = []
     for name, stored in stored_tensors([path]).items():
@@ -115,9 +113,7 @@ def module_pairs(path: Path) -> dict[str, dict[str, Stored]]:
 
 def module_scales(path: Path, config: dict[str, Any], modules: dict[str, dict[str, Stored]]) -> dict[str, tuple[int, float]]:
     """Rank and alpha of each module, by PEFT's rule: the first pattern that matches the end of the path, else the default.
-
-    Raises `UserError` for a config without these, and for matrices whose rank differs from the config's.
-    """
+    Raises `UserError` for a config without these, and for matrices whose rank differs from the config's."""
 
     def find(field: str, default: str, module: str) -> Any:
         for pattern, value in (config.get(field) or {}).items():

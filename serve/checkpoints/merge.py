@@ -35,10 +35,8 @@ class Delta(NamedTuple):
 
 
 def merged(spec: ModelSpec, checkpoint: Path, adapter: Path) -> Path:
-    """A cached copy of `checkpoint` with `adapter` merged in, as a safetensors folder with the base's tokenizer.
-
-    The folder's name depends on the content of both, so a retrained adapter gets a new one. Raises as `merge_adapter` does.
-    """
+    """A cached copy of `checkpoint` with `adapter` merged in, as a safetensors folder with the base's tokenizer. The folder's
+    name depends on the content of both, so a retrained adapter gets a new one. Raises as `merge_adapter` does."""
     deltas = _deltas(checkpoint, adapter, f"model {spec.name}: ")
     folder, made_from = merged_folder(checkpoint, adapter)
     return build_once(

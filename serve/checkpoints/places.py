@@ -21,10 +21,8 @@ BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt", "*.py",
 
 
 def resolve_checkpoint(place: str, what: str) -> str:
-    """The model argument for vLLM or transformers: a complete local folder, or a hub id unchanged.
-
-    Raises `UserError` for an unknown embedded name, a path that does not exist, a half-written folder, and pickled weights.
-    """
+    """The model argument for vLLM or transformers: a complete local folder, or a hub id unchanged. Raises `UserError` for an
+    unknown embedded name, a path that does not exist, a half-written folder, and pickled weights."""
     from serve.checkpoints.tensors import check_checkpoint  # not needed for runs against an endpoint
 
     if place.startswith(EMBEDDED_PREFIX):
@@ -64,10 +62,8 @@ def tokenizer_folder(place: str | None) -> Path | None:
 
 
 def base_folder(place: str, revision: str | None, what: str) -> Path:
-    """The folder of a checkpoint, after converting the embedded model or downloading a hub id.
-
-    Raises `UserError` as `resolve_checkpoint` does, and for a failed download and weights that are not finite.
-    """
+    """The folder of a checkpoint, after converting the embedded model or downloading a hub id. Raises `UserError` as
+    `resolve_checkpoint` does, and for a failed download and weights that are not finite."""
     from serve.checkpoints.tensors import check_checkpoint, check_finite, weight_files
 
     folder = Path(checkpoint := resolve_checkpoint(place, what))
@@ -79,10 +75,8 @@ def base_folder(place: str, revision: str | None, what: str) -> Path:
 
 
 def download(repository: str, revision: str | None, patterns: Iterable[str], what: str) -> Path:
-    """A hub repository's files that match some patterns, in the hub's own cache, with the hub's own progress bars.
-
-    Raises `UserError` if the download fails, or before it begins if the disk has no room.
-    """
+    """A hub repository's files that match some patterns, in the hub's own cache, with the hub's own progress bars. Raises
+    `UserError` if the download fails, or before it begins if the disk has no room."""
     from huggingface_hub import constants, snapshot_download
 
     files: dict[str, Any] = {"repo_id": repository, "revision": revision, "allow_patterns": [*patterns]}

@@ -48,10 +48,8 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def stored_tensors(files: Iterable[Path]) -> dict[str, Stored]:
-    """The tensors of complete safetensors files (see `check_checkpoint`), by name. Only headers are read, without torch.
-
-    Raises `UserError` for a name in two files, a dtype other than a float of 16 to 64 bits, and an empty tensor.
-    """
+    """The tensors of complete safetensors files (see `check_checkpoint`), by name. Only headers are read, without torch. Raises
+    `UserError` for a name in two files, a dtype other than a float of 16 to 64 bits, and an empty tensor."""
     tensors: dict[str, Stored] = {}
     for path in files:
         with safe_open(path, framework="numpy") as file:
