@@ -254,3 +254,20 @@ def test_a_class_name_stands_once() -> None:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(name)
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+# Words that say what is done with a thing, or that there is one, instead of what it is.
+NOT_NOUNS = {"one", "known", "asked", "said", "held", "there"}
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_locals_are_named_by_nouns_of_the_field(room: str) -> None:
+    wrong = set[str]()
+    for name in FILES:
+        nodes = list(ast.walk(ast.parse(FILES[name].read_text()))) if name.split(".")[0] == room else []
+        classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+        fields = [line.target for node in classes for line in node.body if isinstance(line, ast.AnnAssign)]
+        words = [(node.id, node.lineno) for node in nodes if isinstance(node, ast.Name) and node not in fields]
+        words += [(node.arg, node.lineno) for node in nodes if isinstance(node, ast.arg)]
+        wrong |= {f"{FILES[name].relative_to(ROOT)}:{line}: {word}" for word, line in words if word in NOT_NOUNS}
+    assert not wrong, "\n".join(sorted(wrong))
