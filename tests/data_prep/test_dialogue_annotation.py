@@ -240,7 +240,7 @@ def test_sheets_of_played_seekers_show_the_card_and_tell_raters_to_judge_the_see
     first = rows_of(tmp_path / "x" / "ann.csv")[0]
     assert (first["who"], first["text"]) == ("Who the seeker is meant to be", "Age: old\nProblem: =The cat is gone.")
     guide = (tmp_path / "x" / "guide.txt").read_text()
-    assert "Judge how the seeker is played" in guide and "Judge the supporter" not in guide
+    assert "Judge how well the seeker plays" in guide and "Judge the supporter" not in guide
     fill(tmp_path / "x" / "ann.csv", {item_of(dialogue(0)): dict.fromkeys(load_rubric("role_play").dimensions, "2")})
     assert command("import", *call, tmp_path / "x" / "ann.csv")[1] is None
     other = card.model_copy(update={"problem": "The dog is gone."})
