@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-
 from core.rubrics import Rubric
+from core.yaml_files import parse_yaml
 
 TEXTS = {
     "1-10": """
@@ -73,7 +72,7 @@ questions:
   helpline: {text: "Does the supporter name a helpline?", answers: {yes: END, no: {points: 1.5}}}
 """,
 }
-RUBRICS = {kind: Rubric.model_validate(yaml.safe_load(text)) for kind, text in TEXTS.items()}
+RUBRICS = {kind: Rubric.model_validate(parse_yaml(text, kind)) for kind, text in TEXTS.items()}
 SCORED = [kind for kind in TEXTS if kind != "tree"]
 
 
