@@ -1,4 +1,4 @@
-"""What one run is: a YAML file in configs/eval with command-line overrides."""
+"""A run's config: a YAML file in configs/eval with command-line overrides."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class GoldConfig(BaseModel):
 
 
 class Variant(Sampling):
-    """What one variant of the models under test has otherwise than their specs: a system message, fields of their sampling."""
+    """What a variant of the models under test changes in their specs: the system message, fields of their sampling."""
 
     system: str | None = None
     """What the supporter is told: text, or the path of a text file."""
 
 
 def _forbid_unknown(model: type[BaseModel]) -> bool:
-    """Have the sections of a model forbid unknown fields where they do not say; whether any had to be changed."""
+    """Make the sections of a model forbid unknown fields unless they say otherwise; returns whether any was changed."""
     kinds = [kind for field in model.model_fields.values() for kind in (field.annotation, *get_args(field.annotation))]
     changed = False
     for section in (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)):
@@ -171,7 +171,7 @@ class EvalConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _misplaced(cls, values: Any) -> Any:
-        """Say which framework a field belongs to that this one does not have."""
+        """Name the framework that an unknown field belongs to."""
         for field in sorted(map(str, set(values) - set(cls.model_fields))) if isinstance(values, dict) else ():
             for other in frameworks():
                 if field in other.config_model.model_fields:
@@ -181,13 +181,13 @@ class EvalConfig(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **settings: Any) -> None:
-        """No section of a framework's config takes an unknown field, whoever wrote it."""
+        """Forbid unknown fields in every section of a framework's config, whoever wrote it."""
         if _forbid_unknown(cls):
             cls.model_rebuild(force=True)
 
 
 def load_config(path: Path, overrides: dict[str, Any], settings: Sequence[str] = ()) -> EvalConfig:
-    """A run's config, of the class that its framework has (`overridden`)."""
+    """A run's config, of its framework's config class (`overridden`)."""
     framework = read_yaml(path, _Framework, "eval config").framework
     named = next((text.removeprefix("framework=") for text in settings if text.startswith("framework=")), framework)
     try:
@@ -200,7 +200,7 @@ def load_config(path: Path, overrides: dict[str, Any], settings: Sequence[str] =
 
 
 def _beside(value: Any, folder: Path) -> Any:
-    """What a config says, where a file that lies in the config's folder is named by its way from here."""
+    """A config's values, with paths relative to the config's folder made relative to the current one."""
     if isinstance(value, dict):
         return {key: _beside(part, folder) for key, part in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""A framework that holds dialogues: what a run of it plans, from its config with everything that the config names."""
+"""A framework that holds dialogues: what a run of it plans, from its config and everything that the config names."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class DialogueFramework(Framework):
 
     @cached_property
     def played(self) -> list[Played]:
-        """Everybody who is played: `people`, after those that the run folder holds."""
+        """Everybody who is played: those in the run folder, then the others from `people`."""
         people = list(self.people())
         check_unique(f"framework {self.name}", (person.id for person in people), "ids of people")
         return self.held.people_with(people, self.languages) if self.held and people else people
@@ -72,36 +72,36 @@ class DialogueFramework(Framework):
 
     @property
     def method(self) -> str:
-        """How the judge is asked."""
+        """The judge's method."""
         return self.config.method
 
     @property
     def shown(self) -> Shown:
-        """What the judge is shown of the seeker."""
+        """What the judge sees of the seeker."""
         return Shown(mode=self.config.mode)
 
     def judging_whole(self) -> Self:
-        """The same, with the judge asked about whole dialogues alone."""
+        """A copy in which the judge scores only whole dialogues."""
         return self
 
     @property
     def out(self) -> Path:
-        """The run folder. Raises `UserError` where neither the config nor a supporter names one."""
+        """The run folder. Raises `UserError` if neither the config nor a supporter names one."""
         return Path(self.config.out) if self.config.out is not None else Path("runs", self.config.framework, self.models.joined)
 
     @property
     def shard(self) -> Shard | None:
-        """Which part of the dialogues is done here; None for all."""
+        """The part of the dialogues to hold here; None for all."""
         return Shard.parse(self.config.shard) if self.config.shard else None
 
     @property
     def languages(self) -> list[Language]:
-        """Which languages are played and judged."""
+        """The languages to play and judge."""
         return joined(self.held.languages if self.held else (), self.config.languages)
 
     @property
     def trials(self) -> int:
-        """How many dialogues are held on each person with each supporter."""
+        """The number of dialogues per person and supporter."""
         return max(self.config.trials, self.held.trials if self.held else 0)
 
     @cached_property
@@ -111,24 +111,24 @@ class DialogueFramework(Framework):
 
     @cached_property
     def pack(self) -> str:
-        """The pack that seekers are told from, by name."""
+        """The name of the seekers' prompt pack."""
         return seeker_pack(self.models)
 
     @cached_property
     def prompts(self) -> PromptPack:
-        """The pack that seekers are told from."""
+        """The seekers' prompt pack."""
         pack = load_pack(self.pack)
         pack.require(self.languages, self.templates)
         return pack
 
     @cached_property
     def judge_pack(self) -> str:
-        """The pack that the judge is asked in, by name."""
+        """The name of the judge's prompt pack."""
         return judge_pack(self.models, self.method, self.rubric)
 
     @cached_property
     def judge_prompts(self) -> PromptPack:
-        """The pack that the judge is asked in."""
+        """The judge's prompt pack."""
         pack = load_pack(self.judge_pack)
         check_pack(pack, self.method, self.languages)
         return pack
@@ -140,7 +140,7 @@ class DialogueFramework(Framework):
 
     @cached_property
     def gold(self) -> tuple[list[Dialogue], list[HumanScore]]:
-        """Dialogues and scores of the gold set in the wanted languages; none where the config names none."""
+        """Dialogues and scores of the gold set in the run's languages; empty if the config names no gold set."""
         if self.config.gold is None:
             return [], []
         from evalsuite.runs.gold import gold_set
@@ -149,7 +149,7 @@ class DialogueFramework(Framework):
 
     @cached_property
     def replies(self) -> dict[Source, list[str]]:
-        """What the supporters of the source dialogues said."""
+        """The replies of the supporters in the source dialogues."""
         floors = (spec.floor for spec in self.models.supporters if not isinstance(spec, HeldSpec))
         if not self.config.references and any(floor and floor.kind == "reference" for floor in floors):
             raise UserError("supporter reference: give the dialogues that the cards were made from: --set references=FILE")
@@ -198,7 +198,7 @@ class DialogueFramework(Framework):
             yield with_floor(self.plan(opening, person, supporter), supporter.floor, self.replies)
 
     def silent(self) -> int:
-        """How many dialogues a reference cannot hold, since references have no source dialogue of who is played."""
+        """The number of dialogues that a reference cannot hold, because it has no source dialogue of the person."""
         return self.trials * sum(not self._can_answer(*pair) for pair in self._pairs())
 
     def _pairs(self) -> Iterator[tuple[ModelSpec, Played]]:
@@ -211,7 +211,7 @@ class DialogueFramework(Framework):
 
 
 def resolve_config(config: EvalConfig) -> DialogueFramework:
-    """The config, resolved by its framework."""
+    """The config as an instance of its framework."""
     framework = framework_of(config.framework)
     assert issubclass(framework, DialogueFramework), "`load_config` refuses others"
     return framework(config)

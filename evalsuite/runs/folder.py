@@ -1,4 +1,4 @@
-"""Run folders: one resolved config, one call store, one writer. Running the identical command again resumes."""
+"""Run folders: one resolved config, one call store, one writer. The identical command resumes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Run:
             self.store.before_next = self.settle
 
     def claim_shard(self, shard: Shard | None) -> None:
-        """Remember which shard the folder holds; refuse one that holds another, or a whole run."""
+        """Record which shard the folder holds; refuse a folder that holds another, or a whole run."""
         config = self.config()
         if config and (present := config.shard) != shard:
             raise UserError(f"{self.folder} holds {called(present)}, not {called(shard)}: use another --out")
@@ -94,7 +94,7 @@ class Run:
 
     @property
     def grows(self) -> bool:
-        """Whether what was claimed and is not written yet holds more than the folder, not only in another order."""
+        """Whether the pending claim has more than the folder's config, apart from its order."""
 
         def unordered(root: Mapping[str, Any]) -> dict[str, Any]:
             stages = {name: dict(stage) for name, stage in root.items()}
@@ -105,7 +105,7 @@ class Run:
         return self._pending is not None and unordered(self._pending.root) != unordered(self.config().root)
 
     def settle(self) -> None:
-        """Write what was claimed."""
+        """Write the pending claim."""
         pending, self._pending, self.store.before_next = self._pending, None, None
         if pending is not None:
             pending.write()
@@ -113,25 +113,24 @@ class Run:
 
     @property
     def answered(self) -> bool:
-        """Whether this command was answered a call."""
+        """Whether this command got an answer to a call."""
         return self.store.grown
 
     @property
     def claimed(self) -> bool:
-        """Whether the folder holds an answer or a record: what was prepared for a run that was never answered is nobody's."""
+        """Whether the folder holds an answer or a record; otherwise another run may take it."""
         return not self.store.empty or any(path.name not in PEOPLE for path in self.folder.rglob("*.jsonl"))
 
     def answered_by(self, supporter: Mapping[str, Any]) -> bool:
-        """Whether a supporter of the config has an answer in the store, or needs none; True where the store is too old to
-        know."""
+        """Whether a supporter of the config has an answer in the store, or needs none; True if the store is too old to tell."""
         return bool(supporter.get("floor")) or self.store.has_answer(supporter["name"])
 
     def judged_by(self, judge: str) -> bool:
-        """Whether a model has an answer as judge in the store; True where the store is too old to know."""
+        """Whether a model has an answer as judge in the store; True if the store is too old to tell."""
         return self.store.has_answer(judge, "judge")
 
     def claimed_config(self) -> RunConfig:
-        """`config`, without stages where the folder is nobody's."""
+        """`config`, without stages if the folder is not claimed."""
         return self.config() if self.claimed else RunConfig.empty(self.folder)
 
     def config(self) -> RunConfig:
@@ -139,18 +138,18 @@ class Run:
         return RunConfig.read(self.folder)
 
     def keep_looks(self, looks: Looks) -> None:
-        """Remember when the run is to be looked at."""
+        """Record the planned looks at the run."""
         write_json(self.folder / LOOKS, self._object(LOOKS, "looks at a run") | {"planned": list(looks.cards)})
 
     def look(self, cards: int) -> None:
-        """Remember that all was done on so many cards, and a report made."""
+        """Record that a report was made with this number of cards finished."""
         _, seen = looks_of(self.folder)
         if cards not in seen:
             write_json(self.folder / LOOKS, self._object(LOOKS, "looks at a run") | {"seen": [*seen, cards]})
 
     def keep_failures(self, stage: str, failures: Iterable[FailedCall]) -> None:
-        """Write the unanswered calls of a stage's last try to failures.json. What servers say may differ between tries: no
-        record holds it."""
+        """Write the unanswered calls of a stage's last try to failures.json. Records do not have them, since servers' messages
+        may differ between tries."""
         path = self.folder / "failures.json"
         kept = {name: calls for name, calls in self.failures().items() if name != stage}
         if unanswered := sorted(failures, key=lambda call: (call.role, call.model, call.dialogue, call.reason)):
@@ -161,7 +160,7 @@ class Run:
             path.unlink(missing_ok=True)
 
     def failures(self) -> dict[str, list[dict[str, Any]]]:
-        """The unanswered calls by stage, as `FailedCall` has them."""
+        """The unanswered calls by stage, with the fields of `FailedCall`."""
         return self._object("failures.json", "a run's failures")
 
     def usage(self) -> Used:
@@ -169,7 +168,7 @@ class Run:
         return USED.validate_python(self._object("usage.json", "a run's usage"))
 
     def keep_usage(self, stage: str, used: Mapping[tuple[str, str], Usage]) -> dict[str, dict[str, Usage]]:
-        """Write what a stage used, by (model, role), and return it by role and model."""
+        """Write a stage's usage, by (model, role), and return it by role and model."""
         by_role: dict[str, dict[str, Usage]] = {}
         for model, role in sorted(used):
             by_role.setdefault(role, {})[model] = used[model, role]
@@ -181,11 +180,11 @@ class Run:
         write_json(self.folder / "versions.json", joined([self.versions(), in_use]))
 
     def versions(self) -> Versions:
-        """All versions that were in use so far (`evalsuite.runs.versions`)."""
+        """All versions in use so far (`evalsuite.runs.versions`)."""
         return self._object("versions.json", "a run's versions")
 
     def _object(self, name: str, what: str) -> dict[str, Any]:
-        """A JSON object of this folder, {} where there is none."""
+        """A JSON object of this folder, {} if the file does not exist."""
         path = self.folder / name
         return read_object(path, what) if path.exists() else {}
 
@@ -213,12 +212,12 @@ class Run:
             write_json(self.folder / "timing.json", timing)
 
     def keep_timing(self, stage: str, **figures: Any) -> None:
-        """Put figures beside the seconds of a stage that was timed."""
+        """Add figures to the seconds of a timed stage."""
         timing = self.timing()
         write_json(self.folder / "timing.json", timing | {stage: {**figures, **timing[stage], **figures}})
 
     def same_commits(self, commits: Mapping[str, str]) -> dict[str, str]:
-        """The commits of hub checkpoints of this and earlier tries, by model. Raises `UserError` where one has changed."""
+        """The commits of hub checkpoints in this and earlier tries, by model. Raises `UserError` if one has changed."""
         earlier = self.timing().get("servers", {}).get("commits", {})
         for model, commit in commits.items():
             if earlier.get(model, commit) != commit:
@@ -234,7 +233,7 @@ class Run:
 
 
 def looks_of(folder: Path) -> tuple[Looks | None, list[int]]:
-    """When a run was to be looked at (None: once), and on how many cards it was."""
+    """The plan of looks at a run (None: a single one), and the numbers of cards at which it was looked at."""
     from evalsuite.statistics.looks import Looks  # a run loads no statistics before it has scores
 
     path = folder / LOOKS
@@ -280,8 +279,8 @@ def open_run(folder: Path) -> Iterator[Run]:
 
 
 def _clear(folder: Path, made: Sequence[Path]) -> None:
-    """Remove what a run prepared that was never answered: its files, and the folders that were made for it if nothing else (a
-    server's log) is in them."""
+    """Remove the files that an unanswered run prepared, and the folders made for it unless something else (a server's log) is
+    in them."""
     with suppress(OSError):
         for path in (*(folder / name for name in _KEPT), *folder.glob("calls.sqlite*"), folder / ".lock"):
             path.unlink(missing_ok=True)

@@ -47,7 +47,7 @@ _BUNDLED = {
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """What a report is made from: a scored run folder."""
+    """A scored run folder, from which a report is made."""
 
     folder: Path
     config: RunConfig
@@ -59,13 +59,13 @@ class ScoredRun:
 
     @property
     def framework(self) -> str:
-        """The framework that held the dialogues; "given dialogues" where none did."""
+        """The framework that held the dialogues, or "given dialogues"."""
         simulated = self.config.simulated
         return (simulated and simulated.framework) or "given dialogues"
 
 
 class Alarm(NamedTuple):
-    """A dialogue in which something happened that no average may hide."""
+    """A dialogue with something that no average may hide."""
 
     dialogue: Dialogue
     what: str
@@ -101,7 +101,7 @@ class Framework:
     # --- a run ------------------------------------------------------------------------------------------------------------
 
     def people(self) -> Sequence[Played]:
-        """Who is played: role cards or profiles. Nobody where dialogues are given."""
+        """Role cards or profiles to play; empty if dialogues are given."""
         return ()
 
     def plan(self, opening: Opening, person: Any, supporter: ModelSpec) -> Plan:
@@ -109,49 +109,50 @@ class Framework:
         raise NotImplementedError(f"{self.name}: plan")
 
     def identity(self) -> dict[str, Any]:
-        """What decides the dialogues beyond models and prompts: a folder with another is refused. Usually the people alone."""
+        """What determines the dialogues in addition to models and prompts, usually the people: a folder with another identity
+        is refused."""
         return {}
 
     def judging_identity(self) -> dict[str, Any]:
-        """What decides the judgements, beyond the judge, the rubric, the method and the prompts."""
+        """What determines the judgements in addition to judge, rubric, method and prompts."""
         return {}
 
     def people_of(self, dialogues: Sequence[Dialogue]) -> Sequence[Played]:
-        """Who is played in given dialogues, where the judge is shown it."""
+        """The people in given dialogues, if the judge sees them."""
         return ()
 
     def refuse_incomplete(self, dialogue: Dialogue) -> None:
-        """Raise `UserError` for a given dialogue that cannot be judged as it is."""
+        """Raise `UserError` for a given dialogue that cannot be judged."""
 
     def completing(self, dialogues: Iterable[Dialogue]) -> list[ModelSpec]:
-        """The models that add what given dialogues lack of what the judge is to be shown; none where they lack nothing."""
+        """The models that add what given dialogues lack of what the judge sees; empty if nothing is missing."""
         return []
 
     async def completed(self, client: Models, dialogue: Dialogue) -> Dialogue:
-        """A given dialogue with what it lacks."""
+        """A given dialogue with the missing parts added."""
         return dialogue
 
     # --- its report -------------------------------------------------------------------------------------------------------
 
     @classmethod
     def players(cls, simulator: str) -> Sequence[str]:
-        """The models behind the name that records give the seeker's side."""
+        """The models behind the seeker's name in records."""
         return [simulator]
 
     @classmethod
     def card(cls, person: Any) -> RoleCard:
-        """How a report shows one of `people`. Role cards need no change."""
+        """A person as a report shows them. Role cards need no change."""
         assert isinstance(person, RoleCard)
         return person
 
     @classmethod
     def wrote(cls, run: ScoredRun) -> bool:
-        """Whether a run folder is of this framework."""
+        """Whether a run folder belongs to this framework."""
         return run.framework in (cls.name, f"{cls.__module__}:{cls.__qualname__}")
 
     @classmethod
     def tables(cls, run: ScoredRun) -> Iterable[Table]:
-        """What the report shows beyond that of every run. What is not about costs stands behind the scores."""
+        """The framework's own tables of the report: those about costs come last, the others after the scores."""
         return ()
 
     @classmethod
@@ -161,18 +162,18 @@ class Framework:
 
     @classmethod
     def cautions(cls, run: ScoredRun) -> Iterable[str]:
-        """What a reader must not take the figures for, as sentences."""
+        """Sentences on what the figures do not show."""
         return ()
 
     @classmethod
     def alarms(cls, run: ScoredRun) -> Iterable[Alarm]:
-        """Dialogues that a report shows before everything else, whatever the figures say; the worst first."""
+        """Dialogues that a report shows before everything else, whatever the figures are; the worst first."""
         return ()
 
 
 @lru_cache
 def _installed(path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """The frameworks of other packages on `sys.path`; every package's metadata is read for it."""
+    """The frameworks of other packages on `sys.path`; reads the metadata of every package."""
     return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
@@ -182,7 +183,7 @@ def entries() -> dict[str, EntryPoint]:
 
 
 def framework_of(name: str) -> type[Framework]:
-    """The framework of a name, or at `module:Class`. Raises `UserError` for an unknown one and one that cannot be loaded."""
+    """The framework of a name, or at `module:Class`. Raises `UserError` if it is unknown or cannot be loaded."""
     names = entries()
     entry = EntryPoint(name, name, GROUP) if ":" in name else names.get(name)
     if entry is None:
@@ -212,12 +213,12 @@ def _loaded(name: str, path: tuple[str, ...]) -> type[Framework] | None:
 
 
 def frameworks() -> Iterator[type[Framework]]:
-    """Every framework that can be loaded, one after the other; for each of the others a warning is printed once."""
+    """Every framework that can be loaded, lazily; prints one warning for each of the others."""
     return (framework for name in entries() if (framework := _loaded(name, tuple(sys.path))))
 
 
 def framework_of_run(run: ScoredRun) -> type[Framework] | None:
-    """The framework that wrote a run folder, None where none did."""
+    """The framework of a run folder, None if no framework made it."""
     if ":" in run.framework:
         return framework_of(run.framework)
     return next((framework for framework in frameworks() if framework.wrote(run)), None)
@@ -225,7 +226,7 @@ def framework_of_run(run: ScoredRun) -> type[Framework] | None:
 
 @lru_cache
 def opens_freely(name: str | None) -> bool:
-    """Whether the supporters of a framework open dialogues in words of their own."""
+    """Whether a framework's supporters open dialogues in their own words."""
     bundled = name if name in _BUNDLED else None  # of others, whichever can be loaded
     found = [framework_of(bundled)] if bundled else frameworks() if name in entries() else []
     return any(framework.name == name and framework.opens_freely for framework in found)

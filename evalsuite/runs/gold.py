@@ -1,4 +1,4 @@
-"""Gold sets: dialogues with known scores, on which a judge is measured."""
+"""Gold sets: dialogues with known scores, on which judges are measured."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from evalsuite.runs.config import GoldConfig
 def gold_set(
     gold: GoldConfig, languages: Sequence[Language], rubric: Rubric, shown: Shown
 ) -> tuple[list[Dialogue], list[HumanScore]]:
-    """The dialogues in these languages, at most `limit` of each, and their scores on the rubric's dimensions.
-
-    Raises `UserError` for a set without scores, and for a dialogue with somebody whom the judge cannot be shown.
-    """
+    """The dialogues in these languages, at most `limit` of each, and their scores on the rubric's dimensions. Raises
+    `UserError` for a set without scores, and for a dialogue with a person whom the judge cannot see."""
     dialogues: Sequence[Dialogue]
     scores: Sequence[HumanScore]
     if gold.dialogues == "synthetic":  # what makes or reads a set is loaded for that set alone

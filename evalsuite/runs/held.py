@@ -1,4 +1,4 @@
-"""What a run folder holds already, where a run goes on or grows: it is kept beside what is asked for now."""
+"""The present content of a run folder, if the run is resumed or grows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Held:
-    """The dialogues of a run folder, and with whom they were held. Those of supporters that never answered do not count."""
+    """The dialogues of a run folder, and their supporters and people. Supporters that never answered are left out."""
 
     folder: Path
     supporters: Sequence[HeldSpec] = ()
@@ -40,7 +40,7 @@ class Held:
 
     @classmethod
     def of(cls, run: Run, judged: JudgementSet | None) -> Held | None:
-        """What a folder holds; None where no dialogue was held there."""
+        """The content of a folder; None if no dialogue was held there."""
         config = run.claimed_config()
         simulated = config.simulated
         if simulated is None:
@@ -63,14 +63,14 @@ class Held:
         return read_people(self.folder)
 
     def _each(self) -> Iterator[Dialogue]:
-        """The records one by one; none where no run has come to its end."""
+        """The records, streamed; empty if no run has finished."""
         path = self.folder / "dialogues.jsonl"
         records = each_placed(path, Dialogue, "dialogues") if path.exists() else ()
         return (dialogue for _, dialogue in records if dialogue.supporter in self.names)
 
     @cached_property
     def ids(self) -> frozenset[str]:
-        """Those of the records, which need not be in memory for them."""
+        """The ids of the records, which need not be in memory for them."""
         return frozenset(dialogue.id for dialogue in self._each())
 
     @cached_property
@@ -80,7 +80,7 @@ class Held:
 
     @cached_property
     def judgements(self) -> dict[str, list[Judgement]]:
-        """The verdicts by dialogue, those on turns last."""
+        """The verdicts by dialogue, those on single turns last."""
         by_dialogue: dict[str, list[Judgement]] = {}
         for name in VERDICTS:
             for judgement in self.judged.records(name) if self.judged else []:
@@ -88,13 +88,13 @@ class Held:
         return by_dialogue
 
     def _holds(self, chosen: Sequence[P]) -> bool:
-        """Whether just these were played: the file is compared and not read, which takes several times as long."""
+        """Whether exactly these people were played: comparing the file is several times as fast as reading it."""
         name = next(name for name, record in RECORDS.items() if isinstance(chosen[0], record))
         return holds(self.folder / name, chosen)
 
     def people_with(self, chosen: Sequence[P], languages: Iterable[Language]) -> list[P]:
-        """Who is played already and then who is new, language by language. Raises `UserError` where somebody of one id is
-        another person now."""
+        """The people played so far, then the new ones, language by language. Raises `UserError` if a person with the same id
+        has changed."""
         new = {person.id: person for person in chosen}
         together: list[P] = []
         for person in () if self._holds(chosen) else self.people:
@@ -111,5 +111,5 @@ class Held:
 
 
 def joined(present: Iterable[T], new: Iterable[T]) -> list[T]:
-    """What is held, in its order, then what is new."""
+    """The present items in their order, then the new ones."""
     return list(dict.fromkeys([*present, *new]))

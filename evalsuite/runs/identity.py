@@ -1,4 +1,4 @@
-"""What a run is, as JSON: a run folder is claimed with it, and the same folder with another config is refused."""
+"""The identity of a run as JSON, with which it claims its folder: a folder with another identity is refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NOT_THE_MODEL = {"about", "serving", "roles", "learnt", "learnt_methods", "pape
 
 
 def hashed(records: Sequence[BaseModel]) -> dict[str, Any]:
-    """Records by their number and the `digest` of their list, of which one record at a time is made."""
+    """The number of records and the `digest` of their list, computed record by record."""
     parts = (orjson.dumps(record.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS) for record in records)
     whole = hashlib.sha256(b"[")
     for place, part in enumerate(parts):
@@ -44,7 +44,7 @@ def hashed(records: Sequence[BaseModel]) -> dict[str, Any]:
 
 
 def identity(spec: ModelSpec) -> dict[str, Any]:
-    """What a model is, without where it answers: ports and addresses of servers may change between tries of one run."""
+    """A model's identity, without its address: ports and addresses of servers may change between tries of a run."""
     if isinstance(spec, HeldSpec):
         return spec.claimed
     kept = spec.model_dump(mode="json", exclude=_NOT_THE_MODEL)
@@ -54,14 +54,14 @@ def identity(spec: ModelSpec) -> dict[str, Any]:
 
 
 class HeldSpec(ModelSpec):
-    """A model that a run folder holds answers of, as its config has it. Its weights and its server need not be there: stored
-    answers are found by what it was, and nothing more is asked of it."""
+    """A model whose answers are in a run folder, as the folder's config has it. Its weights and its server may be gone: it is
+    only needed to find its stored answers."""
 
     _claimed: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def of(cls, claimed: dict[str, Any], where: Path) -> HeldSpec:
-        """From what `identity` wrote into the config at `where`. Raises `UserError` where that is damaged."""
+        """The spec for an entry that `identity` wrote into the config at `where`. Raises `UserError` if the entry is damaged."""
         fields = {name: value for name, value in claimed.items() if name in cls.model_fields}
         endpoint = {name: value for name, value in fields.pop("endpoint", {}).items() if name in Endpoint.model_fields}
         if fields.get("languages") == [*PAPER_LANGUAGES]:  # what a spec that says nothing has, too
@@ -75,9 +75,9 @@ class HeldSpec(ModelSpec):
 
     @property
     def claimed(self) -> dict[str, Any]:
-        """What the config holds of it."""
+        """Its entry in the config."""
         return self._claimed
 
     def fingerprint(self) -> str:
-        """That of the weights that answered."""
+        """The fingerprint of the weights that answered."""
         return str(self._claimed.get("fingerprint", ""))

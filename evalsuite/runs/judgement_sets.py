@@ -38,25 +38,25 @@ class JudgementSet:
 
     @property
     def gold_stage(self) -> str:
-        """The stage of its verdicts on the gold set."""
+        """The stage of the verdicts on the gold set."""
         return "gold" + self.stage.removeprefix(SCORE)
 
     @property
     def folder(self) -> Path:
-        """Where its records are."""
+        """The folder of its records."""
         return self.run if self.stage == SCORE else self.run / JUDGES / self.judge
 
     @property
     def file(self) -> str:
-        """Where its verdicts on whole dialogues are, from the run folder."""
+        """The file of its verdicts on whole dialogues, relative to the run folder."""
         return str(self.folder.relative_to(self.run) / VERDICTS[0])
 
     def records(self, name: str = VERDICTS[0]) -> list[Judgement]:
-        """The verdicts of one of its files; none where there is no such file."""
+        """The verdicts in one of its files; empty if the file does not exist."""
         return list(self.each(name))
 
     def each(self, name: str = VERDICTS[0]) -> Iterator[Judgement]:
-        """What `records` has, read one by one."""
+        """Like `records`, but streamed."""
         path = self.folder / name
         for _, judgement in each_placed(path, Judgement, "judgements") if path.exists() else ():
             yield judgement
@@ -67,7 +67,7 @@ class JudgementSet:
             (self.folder / name).unlink(missing_ok=True)
 
     def drop(self, dialogues: set[str]) -> int:
-        """Remove the verdicts on these dialogues; returns on how many of them there were any."""
+        """Remove the verdicts on these dialogues; returns the number of dialogues that had any."""
         dropped: set[str] = set()
         for name in VERDICTS:
             records = self.records(name)
@@ -79,13 +79,13 @@ class JudgementSet:
 
 
 def sets_of(folder: Path, config: RunConfig) -> list[JudgementSet]:
-    """Every judge's records in a run folder, in the order in which they were begun."""
+    """Every judge's records in a run folder, in the order in which the judges began."""
     judged = config.judged
     return [JudgementSet(folder, judge.judge.name if judge.judge else "", stage) for stage, judge in judged.items()]
 
 
 def set_of(run: Run, judge: str) -> JudgementSet:
-    """The set of a judge that is asked now: its own, or a new one. It takes the place of a first judge that never answered."""
+    """The set of the present judge: its own, or a new one, which replaces a first judge that never answered."""
     sets = {judging.judge: judging for judging in sets_of(run.folder, run.claimed_config())}
     first = next(iter(sets), judge)
     new = JudgementSet(run.folder, judge, f"{SCORE} {judge}" if first != judge and run.judged_by(first) else SCORE)
@@ -93,8 +93,8 @@ def set_of(run: Run, judge: str) -> JudgementSet:
 
 
 def chosen_set(folder: Path, config: RunConfig, judge: str | None) -> JudgementSet:
-    """The set to read. Raises `UserError` where there is none, where several are and no judge is named, and for a judge that
-    gave no verdict."""
+    """The set to read. Raises `UserError` if there is none, if there are several and no judge is named, and for a judge without
+    a verdict."""
     sets = {judging.judge: judging for judging in sets_of(folder, config)}
     if not sets:
         raise UserError(f"{folder} has no judgements yet: run `esc-eval run --only score --config CONFIG --out {folder}` first")
@@ -106,8 +106,8 @@ def chosen_set(folder: Path, config: RunConfig, judge: str | None) -> JudgementS
 
 
 def claim_set(run: Run, chosen: JudgementSet, settings: dict[str, Any], grows: Collection[str]) -> None:
-    """Claim a set's stage. Raises `UserError` where the set was made with other settings, and where a further one is not made
-    as the first one is: rubric, mode and what the judge is shown are the same, so that the sets compare."""
+    """Claim a set's stage. Raises `UserError` if the set was made with other settings, or if rubric, mode or the judge's view
+    of the dialogue differ from the first set's, since sets must be comparable."""
     config = run.claimed_config()
     first = config.root.get(SCORE, {}) if chosen.stage != SCORE else settings
     free = _OWN.union(grows)
@@ -122,6 +122,6 @@ def claim_set(run: Run, chosen: JudgementSet, settings: dict[str, Any], grows: C
 
 
 def as_of(config: RunConfig, chosen: JudgementSet) -> RunConfig:
-    """A run's config as if the chosen set were its only one."""
+    """A run's config with the chosen set as its only one."""
     kept = {stage: settings for stage, settings in config.root.items() if stage not in config.judged}
     return RunConfig(kept | {SCORE: config.root[chosen.stage]})

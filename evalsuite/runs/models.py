@@ -50,11 +50,11 @@ class RunModels:
         self._given = given or {}
 
     def sampled(self, spec: ModelSpec, role: Role) -> ModelSpec:
-        """A model's spec as it is sampled in a role."""
+        """A model's spec with the sampling of a role."""
         return spec
 
     def identity(self, spec: ModelSpec) -> dict[str, Any]:
-        """What a seeker or supporter is in the identity of the dialogues."""
+        """A seeker's or supporter's part in the identity of the dialogues."""
         return identity(spec)
 
     @property
@@ -69,11 +69,11 @@ class RunModels:
 
     @property
     def names(self) -> list[str]:
-        """How the config names its models, without the supporters."""
+        """The models' names in the config, without the supporters."""
         return list(filter(None, [self.config.seeker, self.config.judge, self.config.model]))
 
     def named(self, role: Literal["seeker", "judge"]) -> str:
-        """How the config names the model of a role. Raises `UserError` where it does not."""
+        """The name of a role's model in the config. Raises `UserError` if there is none."""
         name = getattr(self.config, role) or self.config.model
         if name is None:
             raise UserError(f"no {role} given: name one with --{role} {FORM}, or with --model for every role that is not named")
@@ -81,7 +81,7 @@ class RunModels:
 
     @property
     def tested(self) -> list[str]:
-        """How the config names the models under test, without floors."""
+        """The names of the models under test in the config, without floors."""
         return self.config.supporters or list(filter(None, [self.config.model]))
 
     @cached_property
@@ -94,13 +94,13 @@ class RunModels:
         return Recording.read(self.config.replay)
 
     def model(self, name: str) -> ModelSpec:
-        """The spec of a model that the config names; of a replay, as it was when it was recorded."""
+        """The spec of a model that the config names; in a replay, as it was recorded."""
         spec = self._given.get(name) or load_spec(name)
         spec = self.recording.spec(spec) if self.recording else spec
         return callable_of(spec, self.config.endpoints.get(spec.name))
 
     def speaks(self, spec: ModelSpec, role: str) -> ModelSpec:
-        """The spec, of a model that can take the role in all the languages; `UserError` otherwise."""
+        """The spec, if the model can take the role in all the languages; raises `UserError` otherwise."""
         if role not in spec.roles:
             raise UserError(f"model {spec.name} cannot be the {role}: its spec gives it the roles {', '.join(spec.roles)}")
         for language in self.config.languages:
@@ -120,7 +120,7 @@ class RunModels:
 
     @property
     def judge_name(self) -> str | None:
-        """The judge's name; None where only dialogues are held and no judge is named."""
+        """The judge's name; None if dialogues are only held and the config names no judge."""
         name = self.config.judge or self.config.model
         return self.model(name).name if name else None
 
@@ -183,7 +183,7 @@ class RunModels:
         return spec.model_copy(update={"sampling": sampling})
 
     def phases(self, launched: Sequence[ModelSpec], needs: Needs, machine: Machine | None = None) -> list[PhaseModels]:
-        """Which of the models that servers are started for are up at the same time (`serve.placement.phases`)."""
+        """Groups of the models that need a server, by which of them are up at the same time (`serve.placement.phases`)."""
         from serve.placement import phases  # planning servers is loaded when one is to be started
 
         played = self.config.seeker or self.config.model  # a judge alone needs no seeker
@@ -195,14 +195,14 @@ class RunModels:
 
     @property
     def spare(self) -> set[str]:
-        """Models without which the others go on: each of several supporters that plays no other role in this run."""
+        """The models whose loss does not stop the run: with several supporters, those that play no other role."""
         if not self.tested or sum(not spec.floor for spec in self.supporters) < 2:
             return set()
         return {spec.name for spec in self.supporters} - {spec.name for spec in self.seekers} - {self.judge_name or ""}
 
     @property
     def joined(self) -> str:
-        """The supporters' names, as the folder of their run is called."""
+        """The supporters' names joined, for the name of the run folder."""
         if not self.tested and not self.config.floors:
             raise UserError(
                 "no supporter given, which the run folder would be named by: name one with --supporter, or use --out"
@@ -213,14 +213,14 @@ class RunModels:
 
 
 def drawn_as(spec: ModelSpec, sampling: Sampling) -> ModelSpec:
-    """A model that is drawn as published; its replies stay as short as its spec has them where its context has no room."""
+    """A model with the published sampling; its replies keep its spec's limit if its context is too small."""
     if spec.context_length is not None and spec.context_length <= 2 * sampling.max_tokens:
         sampling = sampling.model_copy(update={"max_tokens": spec.sampling.max_tokens})
     return spec.model_copy(update={"sampling": sampling})
 
 
 def unspoken(spec: ModelSpec, languages: Sequence[Language]) -> list[Language]:
-    """The wanted languages that a supporter does not speak: its cards in them are left out, and the run says so."""
+    """The run's languages that a supporter does not speak: it does not get cards in them, and the run says so."""
     return [language for language in languages if not spec.speaks(language)]
 
 
@@ -228,7 +228,7 @@ def unspoken(spec: ModelSpec, languages: Sequence[Language]) -> list[Language]:
 
 
 def seeker_pack(models: RunModels) -> str:
-    """The pack of the seekers, by name. Raises `UserError` for a pack that a seeker's spec does not claim."""
+    """The name of the seekers' prompt pack. Raises `UserError` for a pack that a seeker's spec does not list."""
     wanted = models.config.prompts.rstrip("/") if models.config.prompts else None
     packs = [_learnt(models, "seeker", spec, wanted, "prompts") for spec in models.seekers]
     return next(filter(None, packs), wanted or PACK)

@@ -1,4 +1,4 @@
-"""Who is played in a run folder: role cards or profiles, each kind in a file of its own."""
+"""The people who are played in a run folder: role cards or profiles, one file for each kind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ P = TypeVar("P", bound=Played)
 
 
 def file_of(person: Played) -> str:
-    """The file of a run folder that a person stands in."""
+    """A person's file in the run folder."""
     return next(name for name, record in RECORDS.items() if isinstance(person, record))
 
 
@@ -90,7 +90,7 @@ def languages_with(
 
 
 def read_people(folder: Path) -> list[Played]:
-    """Everybody in a run folder; none where its dialogues were given."""
+    """Everybody in a run folder; empty if its dialogues were given."""
     return [
         person
         for name, record in RECORDS.items()
@@ -100,6 +100,6 @@ def read_people(folder: Path) -> list[Played]:
 
 
 def write_people(folder: Path, people: Sequence[Played]) -> None:
-    """Write those who are played, all of one kind, into the file of their kind."""
+    """Write the people, all of one kind, into the file of their kind."""
     if people:
         write_jsonl(folder / file_of(people[0]), people)

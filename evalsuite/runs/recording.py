@@ -1,4 +1,4 @@
-"""A recorded run, whose answers another run replays: the whole pipeline without asking a model."""
+"""Recorded runs: another run replays their answers, the whole pipeline without asking a model."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Recording:
         return cls(folder.name, store, time.strftime("%Y-%m-%d", time.gmtime(last)), precisions)
 
     def spec(self, spec: ModelSpec) -> ModelSpec:
-        """A model in the precision that it was recorded in."""
+        """A model's spec with its precision in the recording."""
         if spec.serve.dtype != "auto" or spec.name not in self.precisions:
             return spec
         options = spec.serve.model_dump() | {"dtype": self.precisions[spec.name]}
         return spec.model_copy(update={"serve": type(spec.serve).model_validate(options)})
 
     def into(self, store: CallStore) -> None:
-        """Put the answers into a run's store, from which it takes them as if it had asked."""
+        """Copy the answers into a run's store, as if the run had asked."""
         store.add_from(self.store)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The records of finished runs, read for what sets them side by side."""
+"""The records of finished runs, for comparisons."""
 
 from __future__ import annotations
 

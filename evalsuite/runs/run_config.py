@@ -1,4 +1,4 @@
-"""The record of a run: config.json, which a run folder is claimed with."""
+"""config.json, with which a run claims its folder."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class ModelIdentity(_ConfigPart):
 
 
 class Hashed(_ConfigPart):
-    """Records that a stage used, by their number and hash."""
+    """Records of a stage, by number and hash."""
 
     count: int = 0
     sha256: str = ""
 
 
 class Prompts(_ConfigPart):
-    """The prompt pack that somebody was told from."""
+    """The prompt pack of a role."""
 
     fingerprint: str = ""
     own_wording: list[str] | None = None
@@ -57,7 +57,7 @@ class Prompts(_ConfigPart):
 
 
 class Simulated(_ConfigPart):
-    """What decided the dialogues. A framework adds fields of its own."""
+    """What determined the dialogues. Frameworks add fields."""
 
     framework: str = ""
     mode: Mode = "native"
@@ -73,7 +73,7 @@ class Simulated(_ConfigPart):
 
     @property
     def players(self) -> dict[str, ModelIdentity]:
-        """The models of the seeker's side by role: the seeker, and those that a framework adds beside it."""
+        """The models on the seeker's side by role: the seeker, and those that a framework adds."""
         models = {"seeker": self.seeker} if self.seeker else {}
         for role, value in (self.model_extra or {}).items():
             if isinstance(value, dict) and {"name", "fingerprint"} <= value.keys():
@@ -82,7 +82,7 @@ class Simulated(_ConfigPart):
 
 
 class Judged(_ConfigPart):
-    """What decided the judgements of a stage. A framework adds fields of its own, a panel its `judges`."""
+    """What determined a stage's judgements. Frameworks add fields, a panel its `judges`."""
 
     mode: Mode = "native"
     judge: ModelIdentity | None = None
@@ -91,7 +91,7 @@ class Judged(_ConfigPart):
 
 
 class Gold(Hashed):
-    """The gold set that a judge was measured on: its name or file."""
+    """The gold set on which a judge was measured: its name or file."""
 
     dialogues: str = ""
 
@@ -129,7 +129,7 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
 
     @classmethod
     def empty(cls, folder: Path) -> RunConfig:
-        """The config of a folder that nobody has claimed."""
+        """The config of a folder that is not claimed."""
         config = cls({})
         config._path = folder / NAME
         return config
@@ -142,7 +142,7 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
 
     @property
     def stages(self) -> dict[str, dict[str, Any]]:
-        """What was claimed, by stage, without the shard."""
+        """The claims by stage, without the shard."""
         return {stage: settings for stage, settings in self.root.items() if stage != "shard"}
 
     def claim(self, stage: str, settings: dict[str, Any], grows: Collection[str] = ()) -> None:
@@ -173,7 +173,7 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         return self._format
 
     def stage(self, name: str, model: type[S]) -> S | None:
-        """A stage as a record, None where it did not run. Raises `UserError` where it is damaged."""
+        """A stage as a record, None if it did not run. Raises `UserError` if it is damaged."""
         if name not in self.root:
             return None
         try:
@@ -198,7 +198,7 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
 
     @property
     def dialogues(self) -> Hashed | None:
-        """The dialogues that were given to be scored."""
+        """The given dialogues to be scored."""
         return self.stage("dialogues", Hashed)
 
     @property
@@ -229,14 +229,15 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         return self.root | ({"simulate": simulated | {"supporters": supporters}} if simulated else {})
 
     def own_wording(self) -> list[str] | None:
-        """The parts of the published prompts that this run had in our words; None in native mode."""
+        """The parts of the published prompts that are in our words; None in native mode."""
         simulated = self.simulated
         packs = [*([simulated.prompts] if simulated else []), *(judged.prompts for judged in self.judged.values())]
         told = [pack.own_wording for pack in packs if pack.own_wording is not None]
         return list(dict.fromkeys(part for parts in told for part in parts)) if told else None
 
     def texts(self) -> Iterator[tuple[str, str]]:
-        """What a report says of languages beside English and Chinese: who reviewed their texts, what English stood in for."""
+        """Report lines on languages other than English and Chinese: who reviewed their texts, and for which texts English stood
+        in."""
         told = [text for stage in self.root.values() for text in stage.get("texts", [])]
         for language, texts in group_by(told, lambda text: str(text["name"])).items():
             lacking = ", ".join(dict.fromkeys(name for text in texts for name in text["english"]))
@@ -251,12 +252,12 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
 
     @property
     def plumbing(self) -> bool:
-        """Whether the embedded model plays a part, so that the scores say nothing about quality."""
+        """Whether the embedded model takes part, so that the scores say nothing about quality."""
         return any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in self.models().values())
 
     @property
     def synthetic_gold(self) -> bool:
-        """Whether the gold set is the bundled one, whose scores hold by construction."""
+        """Whether the gold set is the bundled one, whose scores are correct by construction."""
         return self.gold is not None and self.gold.dialogues in ("synthetic", "synthetic_test")
 
     def specs(self) -> dict[str, dict[str, Any]]:
@@ -271,7 +272,7 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         return {name for name, kind in kinds.items() if kind not in (None, "reference")}
 
     def groups(self) -> dict[str, str]:
-        """Supporter → group of table 2; supporters whose spec names none are left out."""
+        """Supporter → its group in table 2, without supporters whose spec names none."""
         return {spec.name: spec.group for spec in self._supporters if spec.group}
 
     @property

@@ -1,4 +1,4 @@
-"""What a run is: its dialogues, its judgements and its gold set, as the run folder is claimed with them."""
+"""The identity of a run, with which it claims its folder: its dialogues, its judgements and its gold set."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from evalsuite.runs.identity import hashed, identity
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """The identity of a run, stage by stage, as JSON. Making one loads and checks everything that the stage uses."""
+    """The identity of a run, stage by stage, as JSON. Computing it loads and checks everything that the stage uses."""
 
     of: DialogueFramework
 
     def simulate(self) -> dict[str, Any]:
-        """What decides the dialogues."""
+        """What determines the dialogues."""
         of, models = self.of, self.of.models
         earlier = of.held.references if of.held else None
         references = digest(sorted(of.replies.items())) if of.replies else earlier
@@ -43,7 +43,7 @@ class RunIdentity:
         }
 
     def score(self) -> dict[str, Any]:
-        """What decides the judgements, beyond the dialogues themselves."""
+        """What determines the judgements, in addition to the dialogues."""
         of = self.of
         return {
             "mode": of.config.mode,
@@ -56,7 +56,7 @@ class RunIdentity:
         }
 
     def gold(self) -> dict[str, Any]:
-        """What decides the agreement: the gold set by its hash."""
+        """What determines the agreement: the gold set, by its hash."""
         dialogues, scores = self.of.gold
         gold = self.of.config.gold or GoldConfig()
         records = hashed([*dialogues, *scores]) | {"count": len(dialogues)}
@@ -67,8 +67,8 @@ class RunIdentity:
         return {"pack": name, "fingerprint": pack.fingerprint(), **ours}
 
     def _texts(self, pack: PromptPack, templates: Sequence[str], rubric: Rubric | None = None) -> dict[str, Any]:
-        """For languages other than those of the papers: the hash of what their folders give, and what English stands in for.
-        Nothing in runs without such languages."""
+        """For languages other than those of the papers: the hash of their own texts, and the texts for which English stands in.
+        Empty for runs without such languages."""
         found = []
         for language in (code for code in self.of.languages if code not in PAPER_LANGUAGES):
             names = ["words.yaml", f"prompts/{pack.folder.name}", *([f"rubrics/{rubric.name}.yaml"] if rubric else [])]
@@ -83,7 +83,7 @@ class RunIdentity:
         return {"texts": found} if found else {}
 
     def own_wording(self, simulate: bool, score: bool) -> list[str]:
-        """The published prompts that a run in paper mode has in our words, of the stages that are asked for."""
+        """The published prompts that a run in paper mode has in our words, for these stages."""
         of = self.of
         if of.config.mode != "paper":
             return []

@@ -1,4 +1,4 @@
-"""Which part of a run is done in one folder."""
+"""The parts of a run that are done in separate folders."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Shard:
         return f"{self.index}/{self.of}"
 
     def take(self, jobs: Sequence[T]) -> list[T]:
-        """This shard's part of all jobs: as many as any other's, or one more."""
+        """This shard's share of all jobs; shares differ by one at most."""
         return list(jobs[len(jobs) * (self.index - 1) // self.of : len(jobs) * self.index // self.of])
 
 
 def called(shard: Shard | None) -> str:
-    """What a folder holds, in words."""
+    """A folder's part of a run, in words."""
     return f"shard {shard}" if shard else "a whole run"

@@ -1,4 +1,4 @@
-"""Several runs as one board: the dialogues on the cards that all of them have, under names that tell supporters apart."""
+"""Several runs as one board: the dialogues on the cards that all runs have, with names that keep supporters apart."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Place = tuple[Language, str, int]  # a language, a card with its contents, a tr
 
 @dataclass(frozen=True)
 class SharedCards:
-    """Runs that compare, as one tally, and those that do not."""
+    """Comparable runs as one tally, and those that are not comparable."""
 
     runs: list[RunRecords]
     """Those that were made as the first one was."""
@@ -83,7 +83,7 @@ def shared_cards(runs: Sequence[RunRecords], cluster: str | None = None) -> Shar
 
 
 def made_with(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run's dialogues and judgements were made with, without what may differ."""
+    """The settings that determined a run's dialogues and judgements, without those that may differ."""
     simulated = {key: value for key, value in config.get("simulate", {}).items() if key not in _FREE}
     return {"simulate": simulated, "score": config.get("score", {})}
 
@@ -94,7 +94,7 @@ def _place(run: RunRecords, dialogue: Dialogue) -> _Place:
 
 
 def _renamed(runs: Sequence[RunRecords], shared: set[_Place]) -> set[tuple[str, str]]:
-    """(Run, supporter) of supporters that several runs have, unless their dialogues are the same."""
+    """(Run, supporter) of the supporters that several runs have with different dialogues."""
     turns_by_run: dict[str, dict[str, dict[_Place, Any]]] = {}  # by supporter
     for run in runs:
         for dialogue in run.dialogues:

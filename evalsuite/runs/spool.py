@@ -1,4 +1,4 @@
-"""Finished dialogues and their verdicts, kept on disk until their run ends: only those under way are in memory."""
+"""Finished dialogues and their verdicts, on disk until their run ends: only dialogues in flight are in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Place = tuple[int, int]  # where a record begins in the file, and its length
 
 
 class Piece(NamedTuple):
-    """Where the records of one dialogue stand: its own, its verdicts on the whole, those on parts."""
+    """The places of a dialogue's records: the dialogue, its verdicts on the whole, and those on parts."""
 
     dialogue: Place
     whole: Sequence[Place]
@@ -56,7 +56,7 @@ class Spool:
         return begin, len(text)
 
     def read(self, place: Place) -> bytes:
-        """What stands at a place."""
+        """The record at a place."""
         begin, length = place
         try:
             self._file.seek(begin)  # what was written is written out by that
@@ -69,7 +69,7 @@ class Spool:
 
 
 class Records(Generic[R]):
-    """Records of a spool, read anew each time that they are gone through."""
+    """Records of a spool, read again in every iteration."""
 
     def __init__(self, model: type[R], spool: Spool, places: Sequence[Place]) -> None:
         self._model, self._spool, self._places = model, spool, places
@@ -86,7 +86,7 @@ class Records(Generic[R]):
 
 
 class Written(Records[R]):
-    """Records of files that a run left."""
+    """Records in the files of finished runs."""
 
     def __init__(self, model: type[R], paths: Sequence[Path]) -> None:
         self._model, self._paths = model, paths

@@ -1,4 +1,4 @@
-"""How far a run is: its calls by role and model, its records by how they ended, and what is missing."""
+"""The progress of a run: its calls by role and model, its records by how they ended, and what is missing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FILES = {
 
 
 def status(run: Run) -> Iterator[Table]:
-    """Calls and records of a run folder, as tables. A run that is under way may be looked at."""
+    """Calls and records of a run folder, as tables, also while the run is in progress."""
     yield _calls(run)
     yield _records(run)
 
@@ -73,7 +73,7 @@ def _records(run: Run) -> Table:
 
 
 def _reasons(path: Path) -> list[tuple[str, int]]:
-    """How the records of one file ended, most first."""
+    """How the records of a file ended, the most frequent first."""
     if not path.exists():
         return [("not written yet: the run has not come to its end", 0)]
     reasons: Counter[str] = Counter()

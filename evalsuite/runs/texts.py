@@ -1,4 +1,4 @@
-"""Which texts differ between two runs: prompts as they were sent, and long settings of their configs; each as a diff."""
+"""The texts that differ between two runs, as diffs: prompts as they were sent, and long settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from serve.store import system_messages
 
 
 class TextDiff(NamedTuple):
-    """What changed in a text, as lines that begin with `+`, `-`, ` ` or `@@`."""
+    """The changes in a text, as lines that begin with `+`, `-`, ` ` or `@@`."""
 
     what: str
     lines: list[str]
@@ -40,7 +40,7 @@ def text_diffs(old: Path, new: Path, configs: tuple[dict[str, Any], dict[str, An
 
 
 def prompt_texts(supporters: Sequence[ModelIdentity]) -> Iterator[TextDiff]:
-    """The system messages of a run's supporters, and what the later ones have otherwise than the first."""
+    """The system messages of a run's supporters; of later ones, the differences from the first."""
     told: dict[str, list[str]] = {}
     for spec in supporters:
         told.setdefault(spec.system or "", []).append(spec.name)
@@ -51,12 +51,12 @@ def prompt_texts(supporters: Sequence[ModelIdentity]) -> Iterator[TextDiff]:
 
 
 def is_hash(where: str) -> bool:
-    """Whether a setting is the hash of something that is named beside it."""
+    """Whether a setting is the hash of something that another setting names."""
     return where.endswith((".fingerprint", ".sha256"))
 
 
 def _nearest(old: set[str], new: set[str]) -> tuple[str, str] | None:
-    """The first text that only `old` has and the one that is most like it of those that only `new` has."""
+    """The first text that is only in `old`, and the most similar text that is only in `new`."""
     gone, come = sorted(old - new), sorted(new - old)
     if not gone or not come:
         return None

@@ -42,8 +42,8 @@ Versions = dict[str, dict[str, list[str]]]
 def versions(
     packs: Mapping[str, PromptPack], rubric: Rubric, servers: Mapping[str, str | None], specs: Sequence[ModelSpec] = ()
 ) -> Versions:
-    """What is in use now. `packs` maps name → prompt pack, `servers` model → the version of the server behind it (None where it
-    tells none); the `specs` have prices."""
+    """The versions in use. `packs` maps name → prompt pack, `servers` model → the version of its server (None if the server
+    does not tell); the `specs` have prices."""
     prices = {spec.name: f"{price.input:g}/{price.output:g}" for spec in specs if (price := spec.endpoint.price)}
     in_use: dict[str, Mapping[str, str | None]] = {
         "harness": {"esc-eval": _installed("esc-eval"), "git revision": git_revision(), "python": platform.python_version()},
@@ -59,15 +59,14 @@ def versions(
 
 @cache
 def code(classes: tuple[type, ...]) -> list[str]:
-    """Hashes of this program's own code, and of the modules that these classes come from: records made by other code may be
-    others."""
+    """Hashes of this program's code, and of the modules of these classes: other code may make other records."""
     files = {path for room in ("core", "serve", "data_prep", "evalsuite") for path in (_ROOT / room).rglob("*.py")}
     files |= {Path(file) for kind in classes if (file := getattr(sys.modules[kind.__module__], "__file__", None))}
     return [sha256_file(path) for path in sorted(files)]
 
 
 def prices_in(kept: Versions) -> dict[str, Price]:
-    """What the tokens of each model cost, by the last price in use; models without prices are left out."""
+    """Each model's price of tokens, the last one in use; models without prices are left out."""
     ends = {name: listed[-1].split("/") for name, listed in kept.get("prices", {}).items()}
     return {name: Price(input=float(read), output=float(written)) for name, (read, written) in ends.items()}
 
@@ -81,7 +80,7 @@ def _installed(package: str) -> str | None:
 
 
 def joined(parts: Sequence[Versions]) -> Versions:
-    """The versions of all parts, each once, in order."""
+    """The versions of all parts, without duplicates, in order."""
     together: Versions = {}
     for part in parts:
         for group, names in part.items():
@@ -92,7 +91,7 @@ def joined(parts: Sequence[Versions]) -> Versions:
 
 
 def made_with(kept: Versions) -> Iterator[tuple[str, str]]:
-    """The report's lines on versions.json."""
+    """The report's lines on versions."""
     harness = kept.get("harness", {})
     names = {"esc-eval": "esc-eval", "git revision": "git", "python": "Python"}
     if harness:
