@@ -210,7 +210,7 @@ MINE = ("--supporter", "my-model@http://x/v1")
     [
         (("--supporter", "my-model@nowhere"), "expected NAME@http://"),
         (("--supporter", "nobody"), "unknown model 'nobody'"),
-        ((*MINE, "--dialogues", "gone.jsonl"), "dialogues not found: gone.jsonl"),
+        ((*MINE, "--dialogues", "gone.jsonl"), "file not found: gone.jsonl"),
         ((*MINE, "--dialogues", "silent.jsonl"), "there is nothing to answer"),
         ((*MINE, "--dialogues", "zh.jsonl", "--config", "en.yaml"), "no dialogue in en"),
         ((*MINE, "--set", "limit=0"), "command line: limit"),
