@@ -210,7 +210,9 @@ def _content(path: Path) -> Any:
         if path.suffix.lower() == ".json":
             return loose(raw.decode()) if b"NaN" in raw else read_json(path, "dialogues")
         with zipfile.ZipFile(io.BytesIO(raw)) as log:
-            samples = sorted(name for name in log.namelist() if name.startswith("samples/"))
-            return {**loose(log.read("header.json").decode()), "samples": [loose(log.read(name).decode()) for name in samples]}
+            names = log.namelist()
+            header = "header.json" if "header.json" in names else "_journal/start.json"  # of an evaluation that did not end
+            samples = [loose(log.read(name).decode()) for name in sorted(names) if name.startswith("samples/")]
+            return {**loose(log.read(header).decode()), "samples": samples}
     except (zipfile.BadZipFile, KeyError, NotImplementedError, RecursionError, ValueError) as error:
         raise UserError(f"{path}: not a readable log: {error}") from None

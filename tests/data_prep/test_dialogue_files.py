@@ -138,12 +138,12 @@ def inspect_log() -> dict[str, Any]:
     return {"version": 2, "status": "success", "eval": {"model": "gpt-9"}, "samples": samples}
 
 
-def of_zip() -> bytes:
+def of_zip(header: str = "header.json") -> bytes:
     raw, log = io.BytesIO(), inspect_log()
     with zipfile.ZipFile(raw, "w") as file:
         for sample in log.pop("samples"):
             file.writestr(f"samples/{sample['id']}_epoch_1.json", json.dumps(sample))
-        file.writestr("header.json", json.dumps(log))
+        file.writestr(header, json.dumps(log))
     return raw.getvalue()
 
 
@@ -158,6 +158,7 @@ FORMS: dict[str, tuple[str, Callable[[], bytes]]] = {
     "XLSX": ("given.xlsx", of_xlsx),
     "a log of Inspect, JSON": ("given.json", lambda: json.dumps(inspect_log()).encode()),
     "a log of Inspect": ("given.eval", of_zip),
+    "a log of an Inspect that was stopped": ("given.eval", lambda: of_zip("_journal/start.json")),
     "ours": ("given.jsonl", lambda: lines([dialogue.model_dump(mode="json") for dialogue in EXPECTED])),
 }
 
