@@ -1,4 +1,4 @@
-"""A run's config: a YAML file in configs/eval with command-line overrides."""
+"""The config of a run: a YAML file in configs/eval with command-line overrides."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Duration = Annotated[float, BeforeValidator(duration), Field(ge=0, le=10**9)]
 
 
 class GoldConfig(BaseModel):
-    """Dialogues with known scores, on which the judge's agreement is measured."""
+    """Dialogues with known scores, for measuring the judge's agreement with them."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
     dialogues: Annotated[str, IN_NAME] = "synthetic"
@@ -54,14 +54,14 @@ class GoldConfig(BaseModel):
 
 
 class Variant(Sampling):
-    """What a variant of the models under test changes in their specs: the system message, fields of their sampling."""
+    """What a variant changes in the specs of the models under test: the system message, fields of their sampling."""
 
     system: str | None = None
-    """What the supporter is told: text, or the path of a text file."""
+    """The supporter's system message: text, or the path of a text file."""
 
 
 def _forbid_unknown(model: type[BaseModel]) -> bool:
-    """Make the sections of a model forbid unknown fields unless they say otherwise; returns whether any was changed."""
+    """Make the sections of a model forbid unknown fields unless they state otherwise; returns whether any was changed."""
     kinds = [kind for field in model.model_fields.values() for kind in (field.annotation, *get_args(field.annotation))]
     changed = False
     for section in (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)):
@@ -107,8 +107,8 @@ class EvalConfig(BaseModel):
     """The rubric for scoring: a name in configs/rubrics, or a file."""
     method: Annotated[str, AfterValidator(native_method)] = "joint"
     """How the judge is asked: all dimensions at once, one at a time, JSON with reasons, or band probabilities; a tree of
-    questions one by one (tree) or at once (tree_once); the criteria of each case one by one (criteria). In the words of a pack
-    of yours alone: a line per dimension (lines), two supporters' dialogues beside each other (pairs)."""
+    questions one by one (tree) or at once (tree_once); the criteria of each case one by one (criteria). Only with a prompt pack
+    of your own: a line per dimension (lines), two supporters' dialogues side by side (pairs)."""
     prompts: Annotated[str | None, IN_NAME] = None
     """Prompt pack with the seeker's instructions, by name (configs/prompts) or folder. Default: the first in `learnt` of the
     seeker's spec, or `esc_eval`."""
@@ -158,11 +158,11 @@ class EvalConfig(BaseModel):
     replay: Annotated[str | None, IN_NAME] = None
     """Take all answers from a recorded run and ask no model: `demo`, or a run folder of the same cards, models and prompts."""
     roles: dict[str, Role] = {}
-    """Names of speakers in given dialogues, as the sides that they are (roles.coach=supporter), beside the usual ones."""
+    """Further names of speakers in given dialogues, each with its side: roles.coach=supporter."""
     anonymise: bool = False
-    """Replace personal data in given dialogues by its kind before anything is asked, as far as presidio finds it."""
+    """Replace the personal data that presidio finds in given dialogues by its kind, before any model is called."""
     gold: GoldConfig | None = None
-    """A gold set, on which the judge is measured."""
+    """A gold set, to measure the judge on."""
     endpoints: dict[str, PlainUrl] = {}
     """Base URLs of servers that are already up, by model name. Other models are launched."""
     out: str | None = None
@@ -171,7 +171,7 @@ class EvalConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _misplaced(cls, values: Any) -> Any:
-        """Name the framework that an unknown field belongs to."""
+        """Refuse a field of another framework with the name of that framework."""
         for field in sorted(map(str, set(values) - set(cls.model_fields))) if isinstance(values, dict) else ():
             for other in frameworks():
                 if field in other.config_model.model_fields:
@@ -181,33 +181,34 @@ class EvalConfig(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **settings: Any) -> None:
-        """Forbid unknown fields in every section of a framework's config, whoever wrote it."""
+        """Forbid unknown fields in all sections, also of frameworks from other packages."""
         if _forbid_unknown(cls):
             cls.model_rebuild(force=True)
 
 
 def load_config(path: Path, overrides: dict[str, Any], settings: Sequence[str] = ()) -> EvalConfig:
-    """A run's config, of its framework's config class (`overridden`)."""
+    """A run's config, of its framework's `config_model`; the arguments are those of `overridden`."""
     framework = read_yaml(path, _Framework, "eval config").framework
-    named = next((text.removeprefix("framework=") for text in settings if text.startswith("framework=")), framework)
+    chosen = next((text.removeprefix("framework=") for text in settings if text.startswith("framework=")), framework)
     try:
-        model = framework_of(overrides.get("framework") or named).config_model
+        model = framework_of(overrides.get("framework") or chosen).config_model
     except UserError as error:
         raise UserError(f"{path}: framework: {error}") from None
     if not issubclass(model, EvalConfig):
-        raise UserError(f"{path}: framework: {framework} is no run's; it has verbs of its own: `esc-eval paper {framework}`")
+        raise UserError(f"{path}: framework: {framework} has no runs but verbs of its own: see `esc-eval paper {framework}`")
     return overridden(path, model, "eval config", overrides, settings)
 
 
 def _beside(value: Any, folder: Path) -> Any:
-    """A config's values, with paths relative to the config's folder made relative to the current one."""
+    """A value of a config. Files beside the config are named by their path from the current folder."""
     if isinstance(value, dict):
-        return {key: _beside(part, folder) for key, part in value.items()}
+        return {key: _beside(item, folder) for key, item in value.items()}
     if isinstance(value, list):
-        return [_beside(part, folder) for part in value]
-    named = named_part(value) if isinstance(value, str) else ""
-    beside = named.endswith((*SUFFIXES, ".txt")) and len(named) < 200 and (folder / named).is_file()
-    return f"{folder / named}{value[len(named) :]}" if beside else value
+        return [_beside(item, folder) for item in value]
+    file = named_part(value) if isinstance(value, str) else ""
+    if file.endswith((*SUFFIXES, ".txt")) and len(file) < 200 and (folder / file).is_file():
+        return f"{folder / file}{value[len(file) :]}"
+    return value
 
 
 class _Framework(BaseModel):
@@ -215,16 +216,14 @@ class _Framework(BaseModel):
 
 
 def overridden(path: Path | None, model: type[C], what: str, overrides: dict[str, Any], settings: Sequence[str] = ()) -> C:
-    """A config file with what the command line changes: options (None: not given) and `--set FIELD=VALUE`. Errors name file,
-    line and field, or the option. What the config names as an input may not be replaced by the verb that asks. A file that the
-    config names is looked for beside the config, then from the current folder."""
+    """A config file with the changes of the command line: options (None: not given) and `--set FIELD=VALUE`. Errors name file,
+    line and field, or the option. The verb's outputs may not overwrite inputs that the config names. Files that the config
+    names are looked for beside it, then from the current folder."""
     config = read_yaml(path, model, what) if path else model()
     options = {key: value for key, value in overrides.items() if value is not None}
     for field in options.keys() & fields_set(settings):
-        raise UserError(f"--set {field}: an option says it too: keep one")
-    values = with_settings(
-        _beside(config.model_dump(exclude_unset=True), path.parent if path else Path()) | options, settings, model
-    )
-    chosen = validated(model, values, "command line")
+        raise UserError(f"--set {field}: also given as an option: keep one")
+    fields = _beside(config.model_dump(exclude_unset=True), path.parent if path else Path())
+    chosen = validated(model, with_settings(fields | options, settings, model), "command line")
     check_config(chosen)
     return chosen

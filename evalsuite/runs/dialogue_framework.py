@@ -1,4 +1,4 @@
-"""A framework that holds dialogues: what a run of it plans, from its config and everything that the config names."""
+"""A framework that plays dialogues: a run plans them from its config and everything that the config names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from evalsuite.dialogues.hold import Opening, Plan
 from evalsuite.judge.judge import Judge, Shown
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.framework import Framework, framework_of, opens_freely
-from evalsuite.runs.held import Held, joined
+from evalsuite.runs.held import Held
 from evalsuite.runs.identity import HeldSpec, hashed
 from evalsuite.runs.models import RunModels, judge_pack, seeker_pack
 from evalsuite.runs.people import file_of, load_people
@@ -39,19 +39,19 @@ P = TypeVar("P", bound=Played)
 
 @dataclass(frozen=True, eq=False)
 class DialogueFramework(Framework):
-    """A run: who is played, which dialogues are held, and what the judge is shown. Nothing has been written or started yet.
+    """A run: the people, the dialogues to play, and what the judge sees. Nothing has been written or started yet.
 
-    A framework defines `people` and `plan`, and of the rest what is otherwise than here. Raises `UserError` on construction or
-    first use for whatever is missing, malformed or does not fit together.
+    A framework defines `people` and `plan`, and overrides what differs. Raises `UserError` on construction or first use for
+    whatever is missing, malformed or inconsistent.
     """
 
     config: EvalConfig
     held: Held | None = None
-    """What the run folder holds already: it counts as named in the config, before what is."""
+    """The content of the run folder, which comes before what the config names."""
     given: Mapping[str, ModelSpec] = field(default_factory=dict)
-    """Models that a program hands over, by how the config names them."""
+    """Models that a program hands over, by their names in the config."""
     _read: dict[tuple[Path, ...], list[Any]] = field(default_factory=dict, compare=False, repr=False)
-    """People by the files that they were read from, which a run and what its folder holds share."""
+    """What was read, by its files: shared by copies of this run."""
 
     config_model: ClassVar[type[BaseModel]] = EvalConfig
 
@@ -60,7 +60,7 @@ class DialogueFramework(Framework):
 
     @cached_property
     def played(self) -> list[Played]:
-        """Everybody who is played: those in the run folder, then the others from `people`."""
+        """All people to play: those of the run folder, then `people`."""
         people = list(self.people())
         check_unique(f"framework {self.name}", (person.id for person in people), "ids of people")
         return self.held.people_with(people, self.languages) if self.held and people else people
@@ -81,7 +81,7 @@ class DialogueFramework(Framework):
         return Shown(mode=self.config.mode)
 
     def judging_whole(self) -> Self:
-        """A copy in which the judge scores only whole dialogues."""
+        """The same run, with whole dialogues judged only."""
         return self
 
     @property
@@ -91,17 +91,17 @@ class DialogueFramework(Framework):
 
     @property
     def shard(self) -> Shard | None:
-        """The part of the dialogues to hold here; None for all."""
+        """The part of the dialogues that is played here; None for all."""
         return Shard.parse(self.config.shard) if self.config.shard else None
 
     @property
     def languages(self) -> list[Language]:
-        """The languages to play and judge."""
-        return joined(self.held.languages if self.held else (), self.config.languages)
+        """The languages to play and judge, those of the run folder first."""
+        return list(dict.fromkeys([*(self.held.languages if self.held else ()), *self.config.languages]))
 
     @property
     def trials(self) -> int:
-        """The number of dialogues per person and supporter."""
+        """Dialogues per person and supporter."""
         return max(self.config.trials, self.held.trials if self.held else 0)
 
     @cached_property
@@ -134,13 +134,13 @@ class DialogueFramework(Framework):
         return pack
 
     def judge(self, client: Models, **changes: Any) -> Judge:
-        """The judge, who asks by this client; `changes` to it are fields of `Judge`."""
+        """The judge, with this client; `changes` are fields of `Judge`."""
         judge = Judge(client, self.models.judge, self.rubric, self.judge_prompts, self.method)
         return replace(judge, shown=self.shown, opens_freely=opens_freely, **changes)
 
     @cached_property
     def gold(self) -> tuple[list[Dialogue], list[HumanScore]]:
-        """Dialogues and scores of the gold set in the run's languages; empty if the config names no gold set."""
+        """Dialogues and scores of the gold set in the run's languages; none without a gold set."""
         if self.config.gold is None:
             return [], []
         from evalsuite.runs.gold import gold_set
@@ -149,7 +149,7 @@ class DialogueFramework(Framework):
 
     @cached_property
     def replies(self) -> dict[Source, list[str]]:
-        """The replies of the supporters in the source dialogues."""
+        """The supporters' replies in the source dialogues."""
         floors = (spec.floor for spec in self.models.supporters if not isinstance(spec, HeldSpec))
         if not self.config.references and any(floor and floor.kind == "reference" for floor in floors):
             raise UserError("supporter reference: give the dialogues that the cards were made from: --set references=FILE")
@@ -165,40 +165,38 @@ class DialogueFramework(Framework):
         return replace(given, dialogues=[dialogue for dialogue in given.dialogues if dialogue.language in self.languages])
 
     def in_any_language(self, path: Path) -> Given:
-        """The dialogues of a file; it is read once. Those that do not say their language are in the only one of the config.
-        Raises `UserError` with every fault."""
+        """The dialogues of a file, which is read once. Without a language they have the config's, if that is only one. Raises
+        `UserError` with every fault."""
         if (path,) not in self._read:
-            from data_prep.dialogue_files import read_given  # a run that holds dialogues reads none
+            from data_prep.dialogue_files import read_given  # a run that plays dialogues reads none
 
-            chosen = self.config.languages
-            found = read_given(path, chosen[0] if len(chosen) == 1 else None, self.config.roles)
+            languages = self.config.languages
+            dialogues = read_given(path, languages[0] if len(languages) == 1 else None, self.config.roles)
             if self.config.anonymise:
                 from data_prep.personal_data import without_personal_data
 
-                found = without_personal_data(found)
-            self._read[path,] = [found]
+                dialogues = without_personal_data(dialogues)
+            self._read[path,] = [dialogues]
         given: Given = self._read[path,][0]
         return given
 
     def load_people(self, record: type[P], names: Sequence[str], limit: int | None, every: bool = False) -> list[P]:
-        """Cards or profiles of files (or `bundled`) in the config's languages, at most `limit` of each, after those that the
-        run folder holds; at random for a run that may end early. `every`: in the folder's languages as well."""
+        """Cards or profiles from files (or `bundled`) in the config's languages, at most `limit` per language, after those of
+        the run folder; in random order if the run may end early. `every`: in the folder's languages as well."""
         languages = self.languages if every else self.config.languages
         people = load_people(record, names, languages, limit, self.config.until is not None, self._read)
         return self.held.people_with(people, self.languages) if self.held else people
 
     def plans(self) -> Iterator[Plan]:
-        """The dialogues to hold here: supporters × people × trials, or a shard's part of them.
-
-        Left out are languages that a supporter does not speak, and references without a source dialogue.
-        """
+        """The dialogues to play here: supporters × people × trials, or a shard's part of them, without languages that a
+        supporter does not speak and references without a source dialogue."""
         pairs = [(*pair, trial) for pair in self._pairs() if self._can_answer(*pair) for trial in range(self.trials)]
         for supporter, person, trial in self.shard.take(pairs) if self.shard else pairs:
             opening = Opening.of(self.name, person, supporter.name, self.models.simulator, trial)
             yield with_floor(self.plan(opening, person, supporter), supporter.floor, self.replies)
 
     def silent(self) -> int:
-        """The number of dialogues that a reference cannot hold, because it has no source dialogue of the person."""
+        """The number of dialogues that are left out because a person has no source dialogue for the reference."""
         return self.trials * sum(not self._can_answer(*pair) for pair in self._pairs())
 
     def _pairs(self) -> Iterator[tuple[ModelSpec, Played]]:

@@ -1,4 +1,4 @@
-"""Run folders: one resolved config, one call store, one writer. The identical command resumes."""
+"""Run folders: one resolved config, one call store, one writer. The same command again resumes the run."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class Run:
     DIR/config.json      the resolved config of every stage that ran (cards and prompts by hash, models by fingerprint)
     DIR/calls.sqlite     finished model calls
     DIR/*.jsonl, *.json  records, rebuilt from the store by every run
-    DIR/failures.json    calls without an answer and why, as servers said it; only where there are any
-    DIR/versions.json    versions of harness, packages, prompts and servers so far; not compared when a run goes on
-    DIR/looks.json       on how many cards it was to be looked at (--until decided), and was
-    DIR/timing.json      seconds and dates, the only place for them besides the report
+    DIR/failures.json    calls without an answer, with the servers' reasons; only if there are any
+    DIR/versions.json    versions of harness, packages, prompts and servers so far; not compared when a run is resumed
+    DIR/looks.json       the numbers of cards at which looks are planned and were taken (--until decided)
+    DIR/timing.json      seconds and dates, which only the report has as well
     DIR/logs/            the servers' own logs
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = CallStore(folder / "calls.sqlite")
-        self.retry = Retry()  # what this command asks again
-        self.budget = Budget()  # what is left to it
+        self.retry = Retry()  # the answers that this command asks for again
+        self.budget = Budget()  # the time, calls and costs left to this command
         self._pending: RunConfig | None = None  # claimed, but not written yet
         self._people: Sequence[Played] = ()
 
@@ -59,18 +59,12 @@ class Run:
     def logs(self) -> Path:
         return self.folder / "logs"
 
-    def claim(
-        self,
-        stage: str,
-        settings: dict[str, Any],
-        grows: Collection[str] = (),
-        people: Sequence[Played] = (),
-    ) -> None:
-        """Say what decides a stage's records, and which `people` are played. It is written with the next answer that
-        is kept, or by `settle`.
+    def claim(self, stage: str, settings: dict[str, Any], grows: Collection[str] = (), people: Sequence[Played] = ()) -> None:
+        """Set the config of a stage and the `people` that are played. Both are written with the next stored answer, or by
+        `settle`.
 
-        Refuses a folder that holds another one, showing the difference. `grows` is as `RunConfig.claim` has it; a supporter
-        or a judge that never answered may be another, too.
+        Raises `UserError` with the difference if the folder has other settings. `grows` is that of `RunConfig.claim`;
+        supporters and judges that never answered may be replaced, too.
         """
         config = self._pending or self.claimed_config()
         if "supporters" in grows and (claimed := config.root.get(stage)):
@@ -85,16 +79,16 @@ class Run:
             self.store.before_next = self.settle
 
     def claim_shard(self, shard: Shard | None) -> None:
-        """Record which shard the folder holds; refuse a folder that holds another, or a whole run."""
+        """Claim the folder for a shard. Raises `UserError` if it holds another shard, or a whole run."""
         config = self.config()
-        if config and (present := config.shard) != shard:
-            raise UserError(f"{self.folder} holds {called(present)}, not {called(shard)}: use another --out")
+        if config and config.shard != shard:
+            raise UserError(f"{self.folder} holds {called(config.shard)}, not {called(shard)}: use another --out")
         if shard and not config:
             self.claim("shard", asdict(shard))
 
     @property
     def grows(self) -> bool:
-        """Whether the pending claim has more than the folder's config, apart from its order."""
+        """Whether the claims that are not written yet add to the folder's config, rather than only reorder it."""
 
         def unordered(root: Mapping[str, Any]) -> dict[str, Any]:
             stages = {name: dict(stage) for name, stage in root.items()}
@@ -105,7 +99,7 @@ class Run:
         return self._pending is not None and unordered(self._pending.root) != unordered(self.config().root)
 
     def settle(self) -> None:
-        """Write the pending claim."""
+        """Write the claims and the people."""
         pending, self._pending, self.store.before_next = self._pending, None, None
         if pending is not None:
             pending.write()
@@ -113,24 +107,25 @@ class Run:
 
     @property
     def answered(self) -> bool:
-        """Whether this command got an answer to a call."""
+        """Whether this command has stored an answer."""
         return self.store.grown
 
     @property
     def claimed(self) -> bool:
-        """Whether the folder holds an answer or a record; otherwise another run may take it."""
+        """Whether the folder holds an answer or a record. A run that never got an answer leaves its folder unclaimed."""
         return not self.store.empty or any(path.name not in PEOPLE for path in self.folder.rglob("*.jsonl"))
 
     def answered_by(self, supporter: Mapping[str, Any]) -> bool:
-        """Whether a supporter of the config has an answer in the store, or needs none; True if the store is too old to tell."""
+        """Whether a supporter of the config has an answer in the store, or needs none; True if the store is too old to
+        tell."""
         return bool(supporter.get("floor")) or self.store.has_answer(supporter["name"])
 
     def judged_by(self, judge: str) -> bool:
-        """Whether a model has an answer as judge in the store; True if the store is too old to tell."""
+        """Whether a judge has an answer in the store; True if the store is too old to tell."""
         return self.store.has_answer(judge, "judge")
 
     def claimed_config(self) -> RunConfig:
-        """`config`, without stages if the folder is not claimed."""
+        """`config`, empty if the folder is unclaimed."""
         return self.config() if self.claimed else RunConfig.empty(self.folder)
 
     def config(self) -> RunConfig:
@@ -138,18 +133,18 @@ class Run:
         return RunConfig.read(self.folder)
 
     def keep_looks(self, looks: Looks) -> None:
-        """Record the planned looks at the run."""
+        """Write the planned looks to looks.json."""
         write_json(self.folder / LOOKS, self._object(LOOKS, "looks at a run") | {"planned": list(looks.cards)})
 
     def look(self, cards: int) -> None:
-        """Record that a report was made with this number of cards finished."""
+        """Write to looks.json that a report was made on this number of cards."""
         _, seen = looks_of(self.folder)
         if cards not in seen:
             write_json(self.folder / LOOKS, self._object(LOOKS, "looks at a run") | {"seen": [*seen, cards]})
 
     def keep_failures(self, stage: str, failures: Iterable[FailedCall]) -> None:
-        """Write the unanswered calls of a stage's last try to failures.json. Records do not have them, since servers' messages
-        may differ between tries."""
+        """Write the unanswered calls of a stage's last try to failures.json. Servers' messages may differ between tries, so
+        records do not have them."""
         path = self.folder / "failures.json"
         kept = {name: calls for name, calls in self.failures().items() if name != stage}
         if unanswered := sorted(failures, key=lambda call: (call.role, call.model, call.dialogue, call.reason)):
@@ -168,7 +163,7 @@ class Run:
         return USED.validate_python(self._object("usage.json", "a run's usage"))
 
     def keep_usage(self, stage: str, used: Mapping[tuple[str, str], Usage]) -> dict[str, dict[str, Usage]]:
-        """Write a stage's usage, by (model, role), and return it by role and model."""
+        """Write a stage's usage, given by (model, role); returns it by role and model."""
         by_role: dict[str, dict[str, Usage]] = {}
         for model, role in sorted(used):
             by_role.setdefault(role, {})[model] = used[model, role]
@@ -184,17 +179,14 @@ class Run:
         return self._object("versions.json", "a run's versions")
 
     def _object(self, name: str, what: str) -> dict[str, Any]:
-        """A JSON object of this folder, {} if the file does not exist."""
+        """A JSON file of this folder, {} if there is none."""
         path = self.folder / name
         return read_object(path, what) if path.exists() else {}
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[dict[str, Any]]:
-        """Time a stage into timing.json; what the block puts into the yielded dict is kept beside the seconds.
-
-        A resumed stage adds its seconds to those of earlier tries, so the sum is what the stage cost in all.
-        """
-        self.timing()  # a damaged file is said now, not after the work
+        """Add the seconds of a stage to timing.json, with what the block puts into the yielded dict; tries add up."""
+        self.timing()  # a damaged file is reported now, not after the work
         extra: dict[str, Any] = {}
         started = time.perf_counter()
         try:
@@ -212,7 +204,7 @@ class Run:
             write_json(self.folder / "timing.json", timing)
 
     def keep_timing(self, stage: str, **figures: Any) -> None:
-        """Add figures to the seconds of a timed stage."""
+        """Add figures to a timed stage."""
         timing = self.timing()
         write_json(self.folder / "timing.json", timing | {stage: {**figures, **timing[stage], **figures}})
 
@@ -233,7 +225,7 @@ class Run:
 
 
 def looks_of(folder: Path) -> tuple[Looks | None, list[int]]:
-    """The plan of looks at a run (None: a single one), and the numbers of cards at which it was looked at."""
+    """The planned looks at a run (None: one, at its end), and the numbers of cards at which looks were taken."""
     from evalsuite.statistics.looks import Looks  # a run loads no statistics before it has scores
 
     path = folder / LOOKS
@@ -249,17 +241,17 @@ class _Kept(BaseModel):
 
 @contextmanager
 def open_run(folder: Path) -> Iterator[Run]:
-    """Open a run folder for one process; a second one is refused while the first is at work. One that is made here is its
-    owner's alone (0700), and is gone again where no answer, no record and no lost call came into it."""
+    """Open a run folder for one process; a second process is refused meanwhile. A folder that is made here is only for its
+    owner (0700), and is removed again if it gets no answer, no record and no lost call."""
     made: list[Path] = []
-    with suppress(OSError, ValueError):  # `locked` says what is wrong
+    with suppress(OSError, ValueError):  # `locked` reports what is wrong
         made += (place for place in (folder, *folder.parents) if not place.exists())
         if made:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            folder.mkdir(mode=0o700)  # what models were told and said may be anybody's trouble
+            folder.mkdir(mode=0o700)  # prompts and replies may be personal
     with locked(folder / ".lock", f"run folder {folder}"):
         for place in (folder, folder / "tables"):
-            for leftover in place.glob(".*.tmp"):  # of a run that was killed while it wrote
+            for leftover in place.glob(".*.tmp"):  # a run was killed while it wrote
                 if re.fullmatch(r"\..+\.\d+\.tmp", leftover.name):
                     with suppress(OSError):
                         leftover.unlink()
@@ -269,7 +261,7 @@ def open_run(folder: Path) -> Iterator[Run]:
             yield run
         finally:
             try:
-                # What was lost with a server is remembered, as it is asked last the next time.
+                # Calls that were lost with a server are asked last the next time.
                 lost = any(outcome == "infrastructure" for _, _, outcome, _ in run.store.failed())
                 unused = unused and not lost and not run.claimed
             finally:
@@ -279,8 +271,8 @@ def open_run(folder: Path) -> Iterator[Run]:
 
 
 def _clear(folder: Path, made: Sequence[Path]) -> None:
-    """Remove the files that an unanswered run prepared, and the folders made for it unless something else (a server's log) is
-    in them."""
+    """Remove the files of a run that never got an answer, and the folders made for it unless they hold anything else (a
+    server's log)."""
     with suppress(OSError):
         for path in (*(folder / name for name in _KEPT), *folder.glob("calls.sqlite*"), folder / ".lock"):
             path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""The door of a framework: what it brings to a run, and where it is found.
+"""What a framework defines, and where frameworks are found.
 
-A framework is one class in one module. Those of this project are listed here. One's own is named in a config by its place, or
-by a name that its package gives it by an entry point of the group `esc_eval.frameworks`:
+A framework is one class in one module. Those of this project are listed here. A config names your own by its place, or by the
+name that its package gives it in an entry point of the group `esc_eval.frameworks`:
 
     framework: my_package.my_module:MyFramework
 
@@ -47,35 +47,35 @@ _BUNDLED = {
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """A scored run folder, from which a report is made."""
+    """A scored run folder, as the input of a report."""
 
     folder: Path
     config: RunConfig
     tally: Tally
-    """Its dialogues and judgements, and what they come to."""
+    """Its dialogues and judgements, with their statistics."""
     usage: Used = field(default_factory=dict)
     timing: Mapping[str, Any] = field(default_factory=dict)
     """timing.json by stage."""
 
     @property
     def framework(self) -> str:
-        """The framework that held the dialogues, or "given dialogues"."""
+        """The framework that played the dialogues; "given dialogues" if none did."""
         simulated = self.config.simulated
         return (simulated and simulated.framework) or "given dialogues"
 
 
 class Alarm(NamedTuple):
-    """A dialogue with something that no average may hide."""
+    """A dialogue with an event that no average may hide."""
 
     dialogue: Dialogue
     what: str
-    """What happened, as a sentence without its end: who, with whom, what."""
+    """The event, as a sentence without its full stop: who, with whom, what."""
 
 
 class Framework:
-    """One published procedure. An instance is a config of it with everything that it names loaded and checked.
+    """One published procedure. An instance is a run: its config, with everything that it names loaded and checked.
 
-    What a framework does not define has its usual meaning here. One that holds dialogues derives from
+    Defaults for whatever a framework does not define. A framework that plays dialogues derives from
     `evalsuite.runs.dialogue_framework.DialogueFramework`.
     """
 
@@ -88,48 +88,47 @@ class Framework:
     may_leave: ClassVar[bool] = False
     """Whether the seeker may end a dialogue."""
     opens_freely: ClassVar[bool] = False
-    """Whether supporters open dialogues in words of their own."""
+    """Whether supporters open dialogues in their own words."""
     templates: ClassVar[Sequence[str]] = ()
-    """Files that the prompt pack must have, besides the judge's."""
+    """Files that the prompt pack must have, in addition to the judge's."""
     dialogue_parts: ClassVar[Mapping[str, Sequence[str]]] = {}
-    """The wording that decides the dialogues: what a part is called → patterns of its files in the pack."""
+    """The wording that the dialogues depend on: label of a part → patterns of its files in the pack."""
     judge_parts: ClassVar[Mapping[str, Sequence[str]]] = {}
-    """The wording that decides the judgements."""
+    """The wording that the judgements depend on, likewise."""
     importer: ClassVar[str] = ""
-    """The command that reads the published wording from a user's clone, where there is one."""
+    """The command that reads the published wording from a user's clone; "" without one."""
 
     # --- a run ------------------------------------------------------------------------------------------------------------
 
     def people(self) -> Sequence[Played]:
-        """Role cards or profiles to play; empty if dialogues are given."""
+        """The role cards or profiles to play; none if dialogues are given."""
         return ()
 
     def plan(self, opening: Opening, person: Any, supporter: ModelSpec) -> Plan:
-        """How the dialogue of one of `people` with a supporter is held."""
+        """How the dialogue of one of `people` with a supporter is played."""
         raise NotImplementedError(f"{self.name}: plan")
 
     def identity(self) -> dict[str, Any]:
-        """What determines the dialogues in addition to models and prompts, usually the people: a folder with another identity
-        is refused."""
+        """What the dialogues depend on besides models and prompts, usually the people. A folder with another is refused."""
         return {}
 
     def judging_identity(self) -> dict[str, Any]:
-        """What determines the judgements in addition to judge, rubric, method and prompts."""
+        """What the judgements depend on in addition to the judge, the rubric, the method and the prompts."""
         return {}
 
     def people_of(self, dialogues: Sequence[Dialogue]) -> Sequence[Played]:
-        """The people in given dialogues, if the judge sees them."""
+        """The people of given dialogues, if the judge sees them."""
         return ()
 
     def refuse_incomplete(self, dialogue: Dialogue) -> None:
         """Raise `UserError` for a given dialogue that cannot be judged."""
 
     def completing(self, dialogues: Iterable[Dialogue]) -> list[ModelSpec]:
-        """The models that add what given dialogues lack of what the judge sees; empty if nothing is missing."""
+        """The models that add what given dialogues lack for the judge; none if they are complete."""
         return []
 
     async def completed(self, client: Models, dialogue: Dialogue) -> Dialogue:
-        """A given dialogue with the missing parts added."""
+        """A given dialogue, completed."""
         return dialogue
 
     # --- its report -------------------------------------------------------------------------------------------------------
@@ -152,17 +151,17 @@ class Framework:
 
     @classmethod
     def tables(cls, run: ScoredRun) -> Iterable[Table]:
-        """The framework's own tables of the report: those about costs come last, the others after the scores."""
+        """Tables in addition to those of every run, shown after the scores, those on costs with the costs."""
         return ()
 
     @classmethod
     def facts(cls, run: ScoredRun) -> Iterable[tuple[str, str]]:
-        """What a reader must know to compare the figures, as name and text."""
+        """What a reader must know to compare the figures: (name, text)."""
         return ()
 
     @classmethod
     def cautions(cls, run: ScoredRun) -> Iterable[str]:
-        """Sentences on what the figures do not show."""
+        """What the figures must not be taken for, as sentences."""
         return ()
 
     @classmethod
@@ -178,25 +177,25 @@ def _installed(path: tuple[str, ...]) -> dict[str, EntryPoint]:
 
 
 def entries() -> dict[str, EntryPoint]:
-    """Every framework by name, not loaded yet."""
+    """All frameworks by name, not yet loaded."""
     return _installed(tuple(sys.path)) | {name: EntryPoint(name, place, GROUP) for name, place in _BUNDLED.items()}
 
 
 def framework_of(name: str) -> type[Framework]:
     """The framework of a name, or at `module:Class`. Raises `UserError` if it is unknown or cannot be loaded."""
-    names = entries()
-    entry = EntryPoint(name, name, GROUP) if ":" in name else names.get(name)
+    installed = entries()
+    entry = EntryPoint(name, name, GROUP) if ":" in name else installed.get(name)
     if entry is None:
-        raise UserError(f"unknown framework {name[:100]!r}: {near(name[:100], names)}, or module:Class for one of your own")
+        raise UserError(f"unknown framework {name[:100]!r}: {near(name[:100], installed)}, or module:Class for one of your own")
     if ":" in name and "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # an installed program looks where it stands, not where it is called
+        sys.path.append(str(Path.cwd()))  # the path of an installed program lacks the current folder
     package = f" (package {entry.dist.name})" if entry.dist else ""
     try:
         framework: type[Framework] = entry.load()
-    except Exception as error:  # somebody else's module may fail with anything while it is imported
-        told = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
+    except Exception as error:  # other people's modules may raise anything when imported
+        reason = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
         where = f"; looked for on PYTHONPATH and in {Path.cwd()}" if ":" in name and isinstance(error, ImportError) else ""
-        raise UserError(f"framework {name}{package} cannot be loaded: {told}{where}") from None
+        raise UserError(f"framework {name}{package} cannot be loaded: {reason}{where}") from None
     if not (isinstance(framework, type) and issubclass(framework, Framework) and framework.name):
         raise UserError(f"framework {name}{package}: a class with a name, derived from DialogueFramework, is expected")
     return framework
@@ -206,19 +205,19 @@ def framework_of(name: str) -> type[Framework]:
 def _loaded(name: str, path: tuple[str, ...]) -> type[Framework] | None:
     try:
         return framework_of(name)
-    except Exception as error:  # somebody else's package may raise any exception when it is imported
+    except Exception as error:  # other people's packages may raise anything when imported
         problem = error if isinstance(error, UserError) else f"framework {name} cannot be loaded: {error!r}"
         say(f"warning: {problem}; it is left out", err=True)
         return None
 
 
 def frameworks() -> Iterator[type[Framework]]:
-    """Every framework that can be loaded, lazily; prints one warning for each of the others."""
+    """All frameworks that can be loaded, one by one; prints a warning, once, for each that cannot."""
     return (framework for name in entries() if (framework := _loaded(name, tuple(sys.path))))
 
 
 def framework_of_run(run: ScoredRun) -> type[Framework] | None:
-    """The framework of a run folder, None if no framework made it."""
+    """The framework that wrote a run folder, None if none did."""
     if ":" in run.framework:
         return framework_of(run.framework)
     return next((framework for framework in frameworks() if framework.wrote(run)), None)
@@ -226,7 +225,7 @@ def framework_of_run(run: ScoredRun) -> type[Framework] | None:
 
 @lru_cache
 def opens_freely(name: str | None) -> bool:
-    """Whether a framework's supporters open dialogues in their own words."""
-    bundled = name if name in _BUNDLED else None  # of others, whichever can be loaded
-    found = [framework_of(bundled)] if bundled else frameworks() if name in entries() else []
-    return any(framework.name == name and framework.opens_freely for framework in found)
+    """Whether the supporters of a framework open dialogues in their own words."""
+    if name in _BUNDLED:
+        return framework_of(name).opens_freely
+    return name in entries() and any(framework.name == name and framework.opens_freely for framework in frameworks())

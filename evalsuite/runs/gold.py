@@ -1,4 +1,4 @@
-"""Gold sets: dialogues with known scores, on which judges are measured."""
+"""Gold sets: dialogues with known scores, for measuring a judge."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from evalsuite.runs.config import GoldConfig
 def gold_set(
     gold: GoldConfig, languages: Sequence[Language], rubric: Rubric, shown: Shown
 ) -> tuple[list[Dialogue], list[HumanScore]]:
-    """The dialogues in these languages, at most `limit` of each, and their scores on the rubric's dimensions. Raises
-    `UserError` for a set without scores, and for a dialogue with a person whom the judge cannot see."""
+    """The dialogues in these languages, at most `limit` per language, and their scores on the rubric's dimensions.
+
+    Raises `UserError` for a set without scores, and for a dialogue whose profile the judge should see but is not known.
+    """
     dialogues: Sequence[Dialogue]
     scores: Sequence[HumanScore]
-    if gold.dialogues == "synthetic":  # what makes or reads a set is loaded for that set alone
+    if gold.dialogues == "synthetic":  # each module is imported only for its own set
         from data_prep.scores import synthetic
 
         dialogues, scores = synthetic.build(languages=tuple(languages))
@@ -36,12 +38,11 @@ def gold_set(
         dialogues, scores = read_dialogues([Path(gold.dialogues)]), read_gold(Path(gold.scores))
     chosen: list[Dialogue] = []
     for language in languages:
-        have = [dialogue for dialogue in dialogues if dialogue.language == language]
-        if gold.limit is not None and gold.limit < len(have):
-            kept = set(random.Random(0).sample(range(len(have)), gold.limit))
-            have = [dialogue for index, dialogue in enumerate(have) if index in kept]
-        chosen += have
+        available = [dialogue for dialogue in dialogues if dialogue.language == language]
+        if gold.limit is not None and gold.limit < len(available):
+            available = [available[index] for index in sorted(random.Random(0).sample(range(len(available)), gold.limit))]
+        chosen += available
     for dialogue in chosen:
-        shown.profile(dialogue)  # an unknown one is refused before anything is started
+        shown.profile(dialogue)  # refuses an unknown profile before anything is started
     ids = {dialogue.id for dialogue in chosen}
     return chosen, [score for score in scores if score.dialogue_id in ids and score.dimension in rubric.dimensions]

@@ -1,4 +1,4 @@
-"""The present content of a run folder, if the run is resumed or grows."""
+"""The content of a run folder that is resumed or grows: it is kept, and new dialogues are added."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from data_prep.played import Played
 from evalsuite.runs.folder import Run
 from evalsuite.runs.identity import HeldSpec
 from evalsuite.runs.judgement_sets import VERDICTS, JudgementSet
-from evalsuite.runs.people import RECORDS, read_people
+from evalsuite.runs.people import file_of, read_people
 
 P = TypeVar("P", bound=Played)
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Held:
-    """The dialogues of a run folder, and their supporters and people. Supporters that never answered are left out."""
+    """The dialogues of a run folder, their supporters and people. Supporters that never answered do not count."""
 
     folder: Path
     supporters: Sequence[HeldSpec] = ()
@@ -32,15 +31,15 @@ class Held:
     languages: Sequence[Language] = ()
     trials: int = 1
     references: str | None = None
-    """The hash of what the supporters of source dialogues said, where they are floors."""
+    """The hash of the supporters' replies in the source dialogues, if these are a floor."""
     names: frozenset[str] = field(default_factory=frozenset)
     """The supporters' names."""
     judged: JudgementSet | None = None
-    """The verdicts of the judge that is asked now."""
+    """The verdicts of this command's judge."""
 
     @classmethod
     def of(cls, run: Run, judged: JudgementSet | None) -> Held | None:
-        """The content of a folder; None if no dialogue was held there."""
+        """The content of a folder; None if no dialogue was played there."""
         config = run.claimed_config()
         simulated = config.simulated
         if simulated is None:
@@ -59,18 +58,18 @@ class Held:
 
     @cached_property
     def people(self) -> list[Played]:
-        """Everybody who was played."""
+        """All cards or profiles that were played."""
         return read_people(self.folder)
 
     def _each(self) -> Iterator[Dialogue]:
-        """The records, streamed; empty if no run has finished."""
+        """The records one by one; none before a run has finished."""
         path = self.folder / "dialogues.jsonl"
         records = each_placed(path, Dialogue, "dialogues") if path.exists() else ()
         return (dialogue for _, dialogue in records if dialogue.supporter in self.names)
 
     @cached_property
     def ids(self) -> frozenset[str]:
-        """The ids of the records, which need not be in memory for them."""
+        """The records' ids, without keeping the records in memory."""
         return frozenset(dialogue.id for dialogue in self._each())
 
     @cached_property
@@ -80,36 +79,27 @@ class Held:
 
     @cached_property
     def judgements(self) -> dict[str, list[Judgement]]:
-        """The verdicts by dialogue, those on single turns last."""
+        """The verdicts by dialogue id, those on turns last."""
         by_dialogue: dict[str, list[Judgement]] = {}
         for name in VERDICTS:
             for judgement in self.judged.records(name) if self.judged else []:
                 by_dialogue.setdefault(judgement.dialogue_id, []).append(judgement)
         return by_dialogue
 
-    def _holds(self, chosen: Sequence[P]) -> bool:
-        """Whether exactly these people were played: comparing the file is several times as fast as reading it."""
-        name = next(name for name, record in RECORDS.items() if isinstance(chosen[0], record))
-        return holds(self.folder / name, chosen)
-
     def people_with(self, chosen: Sequence[P], languages: Iterable[Language]) -> list[P]:
-        """The people played so far, then the new ones, language by language. Raises `UserError` if a person with the same id
-        has changed."""
+        """The people of the folder, then new ones, language by language. Raises `UserError` if the person of an id has
+        changed."""
         new = {person.id: person for person in chosen}
         together: list[P] = []
-        for person in () if self._holds(chosen) else self.people:
+        same = holds(self.folder / file_of(chosen[0]), chosen)  # several times as fast as reading the file
+        for person in () if same else self.people:
             if not isinstance(person, type(chosen[0])):
                 continue
-            other = new.pop(person.id, person)
-            if lines := differing_leaves(person.model_dump(mode="json"), other.model_dump(mode="json")):
+            now = new.pop(person.id, person)
+            if lines := differing_leaves(person.model_dump(mode="json"), now.model_dump(mode="json")):
                 raise UserError(
                     f"{self.folder} was made with another {person.id}: {'; '.join(lines)}. Use another --out, or the old file"
                 )
             together.append(person)
         together += new.values()
         return [person for language in languages for person in together if person.language == language]
-
-
-def joined(present: Iterable[T], new: Iterable[T]) -> list[T]:
-    """The present items in their order, then the new ones."""
-    return list(dict.fromkeys([*present, *new]))

@@ -1,4 +1,4 @@
-"""The identity of a run as JSON, with which it claims its folder: a folder with another identity is refused."""
+"""The identity of models and records as JSON. Run folders are claimed with it and refuse another."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from core.files import validated
 from core.languages import PAPER_LANGUAGES
 from core.specs import ModelSpec, ServeOptions
 
-# Fields of an endpoint that say how it is reached and what it may cost, not what is asked there: they may change in a run.
-_NOT_ASKED = {
+# How an endpoint is reached and what it costs. These may change during a run, since answers do not depend on them.
+_REACHED = {
     "base_url",
     "api_key_env",
     "ca_bundle",
@@ -29,12 +29,12 @@ _NOT_ASKED = {
     "requests_per_minute",
     "tokens_per_minute",
 }
-# What a spec says of its use, and what has a line of its own.
+# How a spec is used, and fields that `identity` adds itself.
 _NOT_THE_MODEL = {"about", "serving", "roles", "learnt", "learnt_methods", "paper_sampling", "licence", "endpoint", "serve"}
 
 
 def hashed(records: Sequence[BaseModel]) -> dict[str, Any]:
-    """The number of records and the `digest` of their list, computed record by record."""
+    """The number of records and the `digest` of their list, with one record in memory at a time."""
     parts = (orjson.dumps(record.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS) for record in records)
     whole = hashlib.sha256(b"[")
     for place, part in enumerate(parts):
@@ -44,27 +44,27 @@ def hashed(records: Sequence[BaseModel]) -> dict[str, Any]:
 
 
 def identity(spec: ModelSpec) -> dict[str, Any]:
-    """A model's identity, without its address: ports and addresses of servers may change between tries of a run."""
+    """A model without its address: ports and hosts of servers may change between tries of a run."""
     if isinstance(spec, HeldSpec):
         return spec.claimed
     kept = spec.model_dump(mode="json", exclude=_NOT_THE_MODEL)
-    endpoint = spec.endpoint.model_dump(mode="json", exclude=_NOT_ASKED)
+    endpoint = spec.endpoint.model_dump(mode="json", exclude=_REACHED)
     eight_bits = {"fp8": sorted(spec.serve.fp8)} if spec.serve.fp8 else {}
     return kept | {"endpoint": endpoint, "dtype": spec.dtype, **eight_bits, "fingerprint": spec.fingerprint()}
 
 
 class HeldSpec(ModelSpec):
-    """A model whose answers are in a run folder, as the folder's config has it. Its weights and its server may be gone: it is
-    only needed to find its stored answers."""
+    """A model with answers in a run folder, as the folder's config describes it. Stored answers are found by this identity. It
+    needs neither weights nor a server, since it gets no further calls."""
 
     _claimed: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def of(cls, claimed: dict[str, Any], where: Path) -> HeldSpec:
-        """The spec for an entry that `identity` wrote into the config at `where`. Raises `UserError` if the entry is damaged."""
+        """From what `identity` wrote into the config at `where`. Raises `UserError` if that is damaged."""
         fields = {name: value for name, value in claimed.items() if name in cls.model_fields}
         endpoint = {name: value for name, value in fields.pop("endpoint", {}).items() if name in Endpoint.model_fields}
-        if fields.get("languages") == [*PAPER_LANGUAGES]:  # what a spec that says nothing has, too
+        if fields.get("languages") == [*PAPER_LANGUAGES]:  # the default, which specs leave out
             del fields["languages"]
         endpoint |= {} if fields.get("floor") else {"base_url": "http://nowhere.invalid/v1"}
         fields |= {"endpoint": endpoint, "about": "held", "roles": ("supporter",)}
@@ -75,7 +75,7 @@ class HeldSpec(ModelSpec):
 
     @property
     def claimed(self) -> dict[str, Any]:
-        """Its entry in the config."""
+        """The model in the folder's config."""
         return self._claimed
 
     def fingerprint(self) -> str:

@@ -1,7 +1,7 @@
-"""The judgement sets of a run folder: what each judge said of the same dialogues.
+"""The judgement sets of a run folder: the verdicts of each judge on the same dialogues.
 
-The first judge's records lie in the run folder itself, and its stages are called `score` and `gold`. Those of another judge are
-in judges/NAME, and its stages are called `score NAME` and `gold NAME`.
+The first judge's records are in the run folder itself, and its stages are `score` and `gold`. Those of another judge are in
+judges/NAME, and its stages are `score NAME` and `gold NAME`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from evalsuite.runs.run_config import SCORE, RunConfig
 JUDGES = "judges"
 VERDICTS = ("judgements.jsonl", "turn_judgements.jsonl")
 FILES = (*VERDICTS, "gold_judgements.jsonl", "agreement.json")
-_OWN = {"judge", "method", "prompts"}  # what the sets of a folder may differ in
+_OWN = {"judge", "method", "prompts"}  # in which the sets of a folder may differ
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class JudgementSet:
 
     run: Path
     judge: str
-    """The judge's name; "" where the config names none."""
+    """The judge's name; "" if the config names none."""
     stage: str = SCORE
     """Its stage in config.json, usage.json, timing.json and failures.json."""
 
@@ -52,14 +52,13 @@ class JudgementSet:
         return str(self.folder.relative_to(self.run) / VERDICTS[0])
 
     def records(self, name: str = VERDICTS[0]) -> list[Judgement]:
-        """The verdicts in one of its files; empty if the file does not exist."""
+        """The verdicts in one of its files; none if there is no such file."""
         return list(self.each(name))
 
     def each(self, name: str = VERDICTS[0]) -> Iterator[Judgement]:
-        """Like `records`, but streamed."""
+        """The same, read one by one."""
         path = self.folder / name
-        for _, judgement in each_placed(path, Judgement, "judgements") if path.exists() else ():
-            yield judgement
+        return (judgement for _, judgement in (each_placed(path, Judgement, "judgements") if path.exists() else ()))
 
     def clear(self) -> None:
         """Remove all records."""
@@ -79,23 +78,23 @@ class JudgementSet:
 
 
 def sets_of(folder: Path, config: RunConfig) -> list[JudgementSet]:
-    """Every judge's records in a run folder, in the order in which the judges began."""
-    judged = config.judged
-    return [JudgementSet(folder, judge.judge.name if judge.judge else "", stage) for stage, judge in judged.items()]
+    """Every judge's records in a run folder, in the order in which they were begun."""
+    return [JudgementSet(folder, judged.judge.name if judged.judge else "", stage) for stage, judged in config.judged.items()]
 
 
 def set_of(run: Run, judge: str) -> JudgementSet:
-    """The set of the present judge: its own, or a new one, which replaces a first judge that never answered."""
-    sets = {judging.judge: judging for judging in sets_of(run.folder, run.claimed_config())}
+    """The set of this command's judge: the one it has, or a new one, which replaces that of a first judge that never
+    answered."""
+    sets = {judged.judge: judged for judged in sets_of(run.folder, run.claimed_config())}
     first = next(iter(sets), judge)
     new = JudgementSet(run.folder, judge, f"{SCORE} {judge}" if first != judge and run.judged_by(first) else SCORE)
     return sets.get(judge, new)
 
 
 def chosen_set(folder: Path, config: RunConfig, judge: str | None) -> JudgementSet:
-    """The set to read. Raises `UserError` if there is none, if there are several and no judge is named, and for a judge without
-    a verdict."""
-    sets = {judging.judge: judging for judging in sets_of(folder, config)}
+    """The set to read. Raises `UserError` if there is none, if there are several and no judge is named, and for a judge that
+    did not score the folder."""
+    sets = {judged.judge: judged for judged in sets_of(folder, config)}
     if not sets:
         raise UserError(f"{folder} has no judgements yet: run `esc-eval run --only score --config CONFIG --out {folder}` first")
     if judge is None and len(sets) > 1:
@@ -106,17 +105,17 @@ def chosen_set(folder: Path, config: RunConfig, judge: str | None) -> JudgementS
 
 
 def claim_set(run: Run, chosen: JudgementSet, settings: dict[str, Any], grows: Collection[str]) -> None:
-    """Claim a set's stage. Raises `UserError` if the set was made with other settings, or if rubric, mode or the judge's view
-    of the dialogue differ from the first set's, since sets must be comparable."""
+    """Claim a set's stage. Raises `UserError` if the set was made with other settings, or differs from the first set in more
+    than judge, method and prompts: sets are only comparable with the same rubric, mode and view of the dialogue."""
     config = run.claimed_config()
     first = config.root.get(SCORE, {}) if chosen.stage != SCORE else settings
     free = _OWN.union(grows)
-    parts = ({field: value for field, value in stage.items() if field not in free} for stage in (first, settings))
-    old, new = (orjson.loads(orjson.dumps(part)) for part in parts)
+    shared = ({field: value for field, value in stage.items() if field not in free} for stage in (first, settings))
+    old, new = (orjson.loads(orjson.dumps(fields)) for fields in shared)
     if lines := "; ".join(differing_leaves(old, new)):
         raise UserError(
-            f"{chosen.run} was scored in another way by its first judge: {lines}. Judges of one folder differ in model, "
-            "method and prompts only: use the old options, or score the dialogues into another folder (--dialogues)"
+            f"{chosen.run} was scored in another way by its first judge: {lines}. Judges of one folder may differ in model, "
+            "method and prompts: use the old options, or score the dialogues into another folder (--dialogues)"
         )
     run.claim(chosen.stage, settings, grows)
 

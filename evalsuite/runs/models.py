@@ -1,4 +1,4 @@
-"""The models of a run: which one plays each role, and which of them are up at the same time."""
+"""The models of a run: their roles, and which of their servers run at the same time."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ if TYPE_CHECKING:
     from serve.units import Needs
 
 PACK = "esc_eval"  # for plain seekers and judges
-ANY = "any_rubric"  # for plain judges, where that does not say what the scale is
+ANY = "any_rubric"  # for plain judges, if the other pack does not describe the scale
 _LONGEST = 80  # characters of a run folder's name
 Role = Literal["seeker", "supporter", "judge"]
 
 
 class RunModels:
-    """The models of a config, loaded and checked when they are first asked for; no server is started here.
+    """The models of a config, loaded and checked on first use; no server is started here.
 
-    A framework may sample a model otherwise in a role (`sampled`), and have more than one model play the seeker. Raises
+    A framework may change a model's sampling in a role (`sampled`), and have several models play the seeker. Raises
     `UserError` for a model that is missing, malformed or cannot take its role.
     """
 
     planned = False
-    """Whether nothing is to be asked: prompts that a model has learnt then need not be here, and ours stand in for them."""
+    """Whether no model will be called. If the prompts that a model has learnt are missing, ours then replace them."""
 
-    def __init__(self, config: Any, earlier: Held | None = None, given: Mapping[str, ModelSpec] | None = None) -> None:
+    def __init__(self, config: Any, folder: Held | None = None, given: Mapping[str, ModelSpec] | None = None) -> None:
         self.config: EvalConfig = config
-        self._held = earlier
+        self._folder = folder
         self._given = given or {}
 
     def sampled(self, spec: ModelSpec, role: Role) -> ModelSpec:
-        """A model's spec with the sampling of a role."""
+        """A model's spec with its sampling in a role."""
         return spec
 
     def identity(self, spec: ModelSpec) -> dict[str, Any]:
-        """A seeker's or supporter's part in the identity of the dialogues."""
+        """A seeker or supporter in the identity of the dialogues."""
         return identity(spec)
 
     @property
@@ -69,11 +69,11 @@ class RunModels:
 
     @property
     def names(self) -> list[str]:
-        """The models' names in the config, without the supporters."""
+        """The config's names of its models, without the supporters."""
         return list(filter(None, [self.config.seeker, self.config.judge, self.config.model]))
 
     def named(self, role: Literal["seeker", "judge"]) -> str:
-        """The name of a role's model in the config. Raises `UserError` if there is none."""
+        """The config's name of the model of a role. Raises `UserError` if there is none."""
         name = getattr(self.config, role) or self.config.model
         if name is None:
             raise UserError(f"no {role} given: name one with --{role} {FORM}, or with --model for every role that is not named")
@@ -81,7 +81,7 @@ class RunModels:
 
     @property
     def tested(self) -> list[str]:
-        """The names of the models under test in the config, without floors."""
+        """The config's names of the models under test, without floors."""
         return self.config.supporters or list(filter(None, [self.config.model]))
 
     @cached_property
@@ -94,13 +94,13 @@ class RunModels:
         return Recording.read(self.config.replay)
 
     def model(self, name: str) -> ModelSpec:
-        """The spec of a model that the config names; in a replay, as it was recorded."""
+        """The spec of a model that the config names; in a replay, as recorded."""
         spec = self._given.get(name) or load_spec(name)
         spec = self.recording.spec(spec) if self.recording else spec
         return callable_of(spec, self.config.endpoints.get(spec.name))
 
     def speaks(self, spec: ModelSpec, role: str) -> ModelSpec:
-        """The spec, if the model can take the role in all the languages; raises `UserError` otherwise."""
+        """The spec. Raises `UserError` if the model cannot take the role, or not in all languages."""
         if role not in spec.roles:
             raise UserError(f"model {spec.name} cannot be the {role}: its spec gives it the roles {', '.join(spec.roles)}")
         for language in self.config.languages:
@@ -110,7 +110,7 @@ class RunModels:
 
     @cached_property
     def seeker(self) -> ModelSpec:
-        """The model that speaks for the seeker."""
+        """The model that plays the seeker."""
         return self.sampled(self.speaks(self.model(self.named("seeker")), "seeker"), "seeker")
 
     @cached_property
@@ -120,62 +120,61 @@ class RunModels:
 
     @property
     def judge_name(self) -> str | None:
-        """The judge's name; None if dialogues are only held and the config names no judge."""
+        """The judge's name; None if the config names no judge."""
         name = self.config.judge or self.config.model
         return self.model(name).name if name else None
 
     @cached_property
-    def _asked(self) -> list[ModelSpec]:
-        """The models under test that the config names, floors included, before there are variants."""
+    def _without_variants(self) -> list[ModelSpec]:
+        """The models under test of the config, floors included."""
         floors = [*FLOORS, *([REFERENCE] if self.config.references else [])] if self.config.floors else []
         chosen = [*self.tested, *(name for name in floors if name not in self.tested)]
         return [self._tested(self.sampled(self.model(name), "supporter")) for name in chosen]
 
     @cached_property
     def supporters(self) -> list[ModelSpec]:
-        """The models under test, floors included: those of the run folder first."""
+        """The models under test, floors included, those of the run folder first."""
         if not self.tested and not self.config.floors:
             raise UserError(f"no supporter given: name one with --supporter {FORM}, or under `supporters:` in the config")
-        specs = [variant for spec in self._asked for variant in self._variants(spec)]
+        specs = [variant for spec in self._without_variants for variant in self._variants(spec)]
         if self.config.mode == "paper" and (self.config.variants or any(spec.system is not None for spec in specs)):
-            raise UserError(
-                "mode paper asks supporters as published: leave out --system, variants and system in specs, or use mode native"
-            )
+            raise UserError("mode paper has published system messages only: leave out --system, variants and `system` in specs")
         names = [spec.name for spec in specs]
         if len(set(names)) < len(names):
             raise UserError(
-                f"supporters: the same name twice in {', '.join(names)}: give one another name in a spec file (name, endpoint)"
+                f"supporters: the same name twice in {', '.join(names)}: rename one in a spec file (name, endpoint)"
             )
-        models = self._asked[: len(self.tested)] or specs  # without floors, if there is a model
-        if not any(spec.speaks(language) for spec in models for language in self.config.languages):
+        tested = self._without_variants[: len(self.tested)] or specs
+        if not any(spec.speaks(language) for spec in tested for language in self.config.languages):
             spoken = "; ".join(f"{spec.name} speaks {', '.join(spec.languages)}" for spec in specs)
             raise UserError(f"no supporter speaks {', '.join(self.config.languages)} ({spoken}): choose another --language")
-        if self._held is None:
+        if self._folder is None:
             return specs
         new = dict(zip(names, specs, strict=True))
-        return [*(new.pop(spec.name, spec) for spec in self._held.supporters), *new.values()]
+        return [*(new.pop(spec.name, spec) for spec in self._folder.supporters), *new.values()]
 
     def _variants(self, spec: ModelSpec) -> list[ModelSpec]:
-        """The supporters that a model under test is: itself, or one per variant of the config, asked as the same model."""
-        made = list[ModelSpec]()
+        """A model under test as its supporters: itself, or one per variant of the config, all served as the same model."""
+        variants = list[ModelSpec]()
         for name, variant in self.config.variants.items() if not spec.floor else ():
-            given = variant.model_dump(exclude_unset=True)
-            system = prompt_text(told) if (told := given.pop("system", None)) is not None else spec.system
-            changes: dict[str, Any] = {"name": f"{spec.name}.{name}", "system": system}
-            changes |= {"endpoint": spec.endpoint.model_copy(update={"model": spec.served_name()})}
-            changes |= {"sampling": Sampling.model_validate(spec.sampling.model_dump() | given)}
-            made.append(spec.model_copy(update=changes))
-            validated(ModelSpec, made[-1].model_dump(exclude_unset=True), f"variants.{name} of {spec.name}")
-        return made or [spec]
+            sampling = spec.sampling.model_dump() | variant.model_dump(exclude_unset=True, exclude={"system"})
+            changes = {
+                "name": f"{spec.name}.{name}",
+                "system": spec.system if variant.system is None else prompt_text(variant.system),
+                "endpoint": spec.endpoint.model_copy(update={"model": spec.served_name()}),
+                "sampling": Sampling.model_validate(sampling),
+            }
+            variants.append(spec.model_copy(update=changes))
+            validated(ModelSpec, variants[-1].model_dump(exclude_unset=True), f"variants.{name} of {spec.name}")
+        return variants or [spec]
 
     def _tested(self, spec: ModelSpec) -> ModelSpec:
-        """A supporter's spec with what the config changes of the sampling of all. Raises `UserError` where its replies then
-        leave no room in its context."""
-        changes = {"temperature": self.config.temperature, "max_tokens": self.config.max_tokens}
-        given = {name: value for name, value in changes.items() if value is not None}
-        if not given or spec.floor:
+        """A supporter's spec with the config's changes of sampling. Raises `UserError` if its replies then leave no room in
+        its context."""
+        changes = self.config.model_dump(include={"temperature", "max_tokens"}, exclude_none=True)
+        if not changes or spec.floor:
             return spec
-        sampling = Sampling.model_validate(spec.sampling.model_dump() | given)
+        sampling = Sampling.model_validate(spec.sampling.model_dump() | changes)
         if spec.context_length is not None and sampling.max_tokens >= spec.context_length:
             raise UserError(
                 f"max_tokens {sampling.max_tokens}: leaves no room in the context of {spec.name} ({spec.context_length})"
@@ -183,8 +182,8 @@ class RunModels:
         return spec.model_copy(update={"sampling": sampling})
 
     def phases(self, launched: Sequence[ModelSpec], needs: Needs, machine: Machine | None = None) -> list[PhaseModels]:
-        """Groups of the models that need a server, by which of them are up at the same time (`serve.placement.phases`)."""
-        from serve.placement import phases  # planning servers is loaded when one is to be started
+        """The launched models, by which of their servers run at the same time (`serve.placement.phases`)."""
+        from serve.placement import phases  # not needed unless a server is started
 
         played = self.config.seeker or self.config.model  # a judge alone needs no seeker
         seekers = {spec.name for spec in self.seekers} if played else set()
@@ -195,51 +194,50 @@ class RunModels:
 
     @property
     def spare(self) -> set[str]:
-        """The models whose loss does not stop the run: with several supporters, those that play no other role."""
+        """The models that a run can lose: each of several supporters without another role."""
         if not self.tested or sum(not spec.floor for spec in self.supporters) < 2:
             return set()
         return {spec.name for spec in self.supporters} - {spec.name for spec in self.seekers} - {self.judge_name or ""}
 
     @property
     def joined(self) -> str:
-        """The supporters' names joined, for the name of the run folder."""
+        """The supporters' names joined by +, the default name of the run folder."""
         if not self.tested and not self.config.floors:
-            raise UserError(
-                "no supporter given, which the run folder would be named by: name one with --supporter, or use --out"
-            )
-        names = [spec.name for spec in self._asked if not spec.floor] or [spec.name for spec in self._asked]
-        together = "+".join(names)
-        return together if len(together) <= _LONGEST else f"{names[0][:_LONGEST]}+{len(names) - 1}-{digest(names, 8)}"
+            raise UserError("no supporter given, and the run folder is named after the supporters: give --supporter or --out")
+        specs = self._without_variants
+        names = [spec.name for spec in specs if not spec.floor] or [spec.name for spec in specs]
+        name = "+".join(names)
+        return name if len(name) <= _LONGEST else f"{names[0][:_LONGEST]}+{len(names) - 1}-{digest(names, 8)}"
 
 
 def drawn_as(spec: ModelSpec, sampling: Sampling) -> ModelSpec:
-    """A model with the published sampling; its replies keep its spec's limit if its context is too small."""
+    """A model with published sampling. If that leaves little room in its context, replies keep the limit of its spec."""
     if spec.context_length is not None and spec.context_length <= 2 * sampling.max_tokens:
         sampling = sampling.model_copy(update={"max_tokens": spec.sampling.max_tokens})
     return spec.model_copy(update={"sampling": sampling})
 
 
 def unspoken(spec: ModelSpec, languages: Sequence[Language]) -> list[Language]:
-    """The run's languages that a supporter does not speak: it does not get cards in them, and the run says so."""
+    """The languages that a supporter does not speak: its cards in them are left out, with a warning."""
     return [language for language in languages if not spec.speaks(language)]
 
 
-# --- which prompt pack a role is asked in: one that its model has learnt, or for a plain model what the config says --------
+# --- the prompt pack of a role: one that its model has learnt, or for a plain model that of the config -------------------
 
 
 def seeker_pack(models: RunModels) -> str:
-    """The name of the seekers' prompt pack. Raises `UserError` for a pack that a seeker's spec does not list."""
+    """The name of the seekers' pack. Raises `UserError` for a pack that a seeker has not learnt."""
     wanted = models.config.prompts.rstrip("/") if models.config.prompts else None
     packs = [_learnt(models, "seeker", spec, wanted, "prompts") for spec in models.seekers]
     return next(filter(None, packs), wanted or PACK)
 
 
 def judge_pack(models: RunModels, method: str, rubric: Rubric) -> str:
-    """The pack of the judge, by name; a plain model's states the rules, and the scale where their texts do not. Raises
-    `UserError` for a pack that the judge's spec does not claim, and for a method that it was not trained for."""
+    """The name of the judge's pack. That of a plain model states the rules, and the scale if they do not. Raises `UserError`
+    for a pack that the judge has not learnt, and for a method that it was not trained for."""
     judge, wanted = models.judge, (models.config.judge_prompts or "").rstrip("/") or None
     if wanted is not None:
-        load_pack(wanted)  # what is wrong with the pack itself comes first
+        load_pack(wanted)  # faults of the pack itself are reported first
     if (methods := judge.learnt_methods) and method not in methods:
         how = "mode: paper" if "paper" in methods else f"method: {methods[0]}"
         raise UserError(f"judge {judge.name} was not trained to be asked by method {method}, but {', '.join(methods)}: {how}")
@@ -255,7 +253,7 @@ def judge_pack(models: RunModels, method: str, rubric: Rubric) -> str:
 
 
 def _of_seeker(models: RunModels, method: str) -> str | None:
-    """The pack that the named seeker has learnt, where it has the judge's prompts, too: a published one is for both."""
+    """The pack that the seeker has learnt, if it has the judge's prompts, too: published packs are for both."""
     name = models.config.seeker or models.config.model
     for pack in models.model(name).learnt if name else ():
         with suppress(UserError):
@@ -265,9 +263,9 @@ def _of_seeker(models: RunModels, method: str) -> str | None:
 
 
 def _learnt(models: RunModels, role: Role, spec: ModelSpec, wanted: str | None, option: str) -> str | None:
-    """The pack that a model is asked in because it has learnt it; None for one that has learnt none.
+    """The pack that a model has learnt; None if it has learnt none.
 
-    Raises `UserError` where another is wanted, and where the folder of a pack is not there.
+    Raises `UserError` if another is wanted, and if the pack's folder is missing.
     """
     if not spec.learnt:
         return None

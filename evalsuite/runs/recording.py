@@ -1,4 +1,4 @@
-"""Recorded runs: another run replays their answers, the whole pipeline without asking a model."""
+"""A recorded run, whose answers another run replays: the whole pipeline without calling a model."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ BUNDLED = Path(__file__).parent.parent / "recordings"
 
 @dataclass(frozen=True)
 class Recording:
-    """The answers of a run folder: of this package (by name) or of one's own (by path)."""
+    """The answers of a run folder: a bundled one (by name) or your own (by path)."""
 
     name: str
     store: Path
     recorded: str
     """The day of its last answer."""
     precisions: Mapping[str, str]
-    """Model → what it computed in: part of what it was, and on this machine perhaps another."""
+    """Model → its dtype when recorded, which this machine might not choose; calls are found by it."""
 
     @classmethod
     def read(cls, name: str) -> Recording:
-        """Raises `UserError` where there is none, or no answer in it."""
+        """Raises `UserError` if there is no such recording, or it has no answers."""
         folder = BUNDLED / name if "/" not in name and (BUNDLED / name).is_dir() else Path(name)
         store = folder / "calls.sqlite"
         if not store.is_file():
             names = [path.name for path in BUNDLED.iterdir()] if BUNDLED.is_dir() else []
             raise UserError(
-                f"replay {name}: no run folder (no calls.sqlite), and no recording of that name: {near(name, names)}"
+                f"replay {name}: neither a run folder (no calls.sqlite) nor a bundled recording: {near(name, names)}"
             )
         try:
             with sqlite3.connect(f"file:{store.absolute()}?mode=ro", uri=True) as answers:
@@ -56,7 +56,7 @@ class Recording:
         return spec.model_copy(update={"serve": type(spec.serve).model_validate(options)})
 
     def into(self, store: CallStore) -> None:
-        """Copy the answers into a run's store, as if the run had asked."""
+        """Copy the answers into a run's store, where the run finds them."""
         store.add_from(self.store)
 
     def __str__(self) -> str:

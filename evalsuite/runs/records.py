@@ -18,24 +18,24 @@ from evalsuite.statistics.comparison import RunRecords
 
 
 def read_runs(folders: Sequence[Path], least: int = 2, judge: str | None = None) -> list[RunRecords]:
-    """The records of at least `least` scored run folders, named by their folders (by whole paths where those are alike).
+    """The records of at least `least` scored run folders, named by their folders (by their paths if names are equal).
 
-    `judge` is the one whose verdicts are read. Raises `UserError` for a folder that is given twice, is no scored run, only a
-    part of one, or holds malformed records, and as `judgement_sets.chosen_set` does.
+    `judge` selects the verdicts. Raises `UserError` for a folder that is given twice, is not a scored run or only a part of
+    one, or has malformed records, and like `judgement_sets.chosen_set`.
     """
     resolved = [folder.resolve() for folder in folders]
     for place, folder in enumerate(folders):
         if resolved[place] in resolved[:place]:
             raise UserError(f"{folder} is given twice: name each run once")
     if len(folders) < least:
-        raise UserError("one run is nothing to compare: name two run folders or more")
+        raise UserError("a comparison needs at least two run folders: name another")
     short = [folder.name for folder in resolved]
     names = [name if short.count(name) == 1 else str(folder) for name, folder in zip(short, folders, strict=True)]
     return [read_run(name, folder, judge) for name, folder in zip(names, folders, strict=True)]
 
 
 def read_run(name: str, folder: Path, judge: str | None = None) -> RunRecords:
-    """The records of a scored run folder under a name. Raises `UserError` as `read_runs` does."""
+    """The records of a scored run folder under a name. Raises `UserError` like `read_runs`."""
     config = shards.whole(folder)
     judged = chosen_set(folder, config, judge)
     config = as_of(config, judged)
