@@ -174,7 +174,7 @@ class VeraMh(DialogueFramework):
         if simulated is not None and simulated.mode == "paper":
             ends = "an empty reply or a lost server ends a dialogue, where the script takes the error's text for a reply"
             judged = "an empty verdict is none; a dialogue in which the supporter says nothing is not judged"
-            yield "Otherwise than the script", f"{ends}; {judged}; models are sampled as their specs say"
+            yield "Differences from the script", f"{ends}; {judged}; models are sampled as their specs say"
 
 
 def _risks(run: ScoredRun) -> dict[str | None, str]:

@@ -35,7 +35,7 @@ class Recording:
         if not store.is_file():
             names = [path.name for path in BUNDLED.iterdir()] if BUNDLED.is_dir() else []
             raise UserError(
-                f"replay {name}: neither a run folder (no calls.sqlite) nor a bundled recording: {near(name, names)}"
+                f"replay {name}: no run folder (no calls.sqlite), and no bundled recording: {near(name, names)}"
             )
         try:
             with sqlite3.connect(f"file:{store.absolute()}?mode=ro", uri=True) as answers:

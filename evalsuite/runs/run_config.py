@@ -1,4 +1,4 @@
-"""config.json, with which a run claims its folder."""
+"""config.json, with which a run folder is claimed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAME = "config.json"
 SCORE = "score"  # the stage of the first judge; that of another is `score NAME`
 Mode = Literal["paper", "native"]
 S = TypeVar("S", bound=BaseModel)
-_BY_NAME = {"supporters", "texts"}  # fields that list what has a name: models, languages
+_BY_NAME = {"supporters", "texts"}  # lists of objects with a `name`: models, languages
 
 
 class _ConfigPart(BaseModel):
@@ -32,7 +32,7 @@ class _ConfigPart(BaseModel):
 
 
 class ModelIdentity(_ConfigPart):
-    """A model as `evalsuite.runs.identity.identity` writes it: its spec, without where it answers."""
+    """A model as `evalsuite.runs.identity.identity` writes it: its spec without its address."""
 
     name: str
     fingerprint: str = ""
@@ -42,7 +42,7 @@ class ModelIdentity(_ConfigPart):
 
 
 class Hashed(_ConfigPart):
-    """Records of a stage, by number and hash."""
+    """The number and hash of a stage's input records."""
 
     count: int = 0
     sha256: str = ""
@@ -53,11 +53,11 @@ class Prompts(_ConfigPart):
 
     fingerprint: str = ""
     own_wording: list[str] | None = None
-    """In paper mode: the parts that are in our words. Null in native mode."""
+    """In paper mode: the parts with our wording. Null in native mode."""
 
 
 class Simulated(_ConfigPart):
-    """What determined the dialogues. Frameworks add fields."""
+    """What the dialogues depend on. A framework adds fields of its own."""
 
     framework: str = ""
     mode: Mode = "native"
@@ -73,7 +73,7 @@ class Simulated(_ConfigPart):
 
     @property
     def players(self) -> dict[str, ModelIdentity]:
-        """The models on the seeker's side by role: the seeker, and those that a framework adds."""
+        """The models of the seeker's side by role: the seeker, and those that a framework adds."""
         models = {"seeker": self.seeker} if self.seeker else {}
         for role, value in (self.model_extra or {}).items():
             if isinstance(value, dict) and {"name", "fingerprint"} <= value.keys():
@@ -82,7 +82,7 @@ class Simulated(_ConfigPart):
 
 
 class Judged(_ConfigPart):
-    """What determined a stage's judgements. Frameworks add fields, a panel its `judges`."""
+    """What the judgements of a stage depend on. A framework adds fields of its own, a panel its `judges`."""
 
     mode: Mode = "native"
     judge: ModelIdentity | None = None
@@ -91,13 +91,14 @@ class Judged(_ConfigPart):
 
 
 class Gold(Hashed):
-    """The gold set on which a judge was measured: its name or file."""
+    """The gold set for measuring a judge."""
 
     dialogues: str = ""
+    """Its name or file."""
 
 
 def _lasting(settings: dict[str, Any], others: dict[str, Any], grows: Collection[str]) -> dict[str, Any]:
-    """What of a stage's settings may not change: all but what `grows`, and of that the models that are in both, by name."""
+    """The part of a stage's settings that may not change: fields that do not grow, and by name the models that both have."""
     lasting = {field: value for field, value in settings.items() if field not in grows}
     for field in _BY_NAME.intersection(grows):
         both = {model["name"] for model in others.get(field, [])}
@@ -106,18 +107,18 @@ def _lasting(settings: dict[str, Any], others: dict[str, Any], grows: Collection
 
 
 class RunConfig(RootModel[dict[str, dict[str, Any]]]):
-    """config.json of a run folder: stage → what decided its records, after the version of the folder's form.
+    """config.json of a run folder: the version of the folder's form, and stage → what its records depend on.
 
-    It is written as it was claimed, stage after stage, and read stage by stage, as far as a reader needs it.
+    It is kept as claimed. Readers parse the stages that they need.
     """
 
     _path: Path = PrivateAttr(default=Path(NAME))
-    _format: str = PrivateAttr(default=CURRENT)  # a folder keeps the one that it was made with
+    _format: str = PrivateAttr(default=CURRENT)  # folders keep the one that they were made with
 
     @classmethod
     def read(cls, folder: Path) -> RunConfig:
-        """The config of a run folder, without stages where there is no file. Raises `UserError` for a damaged one, and for one
-        of another major version."""
+        """The config of a run folder, empty if there is no file. Raises `UserError` if it is damaged, and for another major
+        version."""
         path = folder / NAME
         if not path.exists():
             return cls.empty(folder)
@@ -129,7 +130,7 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
 
     @classmethod
     def empty(cls, folder: Path) -> RunConfig:
-        """The config of a folder that is not claimed."""
+        """The config of an unclaimed folder."""
         config = cls({})
         config._path = folder / NAME
         return config
@@ -142,29 +143,25 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
 
     @property
     def stages(self) -> dict[str, dict[str, Any]]:
-        """The claims by stage, without the shard."""
+        """The claimed settings by stage, without the shard."""
         return {stage: settings for stage, settings in self.root.items() if stage != "shard"}
 
     def claim(self, stage: str, settings: dict[str, Any], grows: Collection[str] = ()) -> None:
         """Set a stage; `write` writes it.
 
-        Raises `UserError`, with the difference, where the stage has other settings. The fields that `grows` names may be
-        others, but a model of a name stays the same.
+        Raises `UserError` with the difference if the stage has other settings. The fields in `grows` may change, but models
+        of the same name may not.
         """
         settings = orjson.loads(orjson.dumps(settings))
-        claimed = self.root.get(stage)
-        if claimed is not None:
-            lines = "; ".join(differing_leaves(_lasting(claimed, settings, grows), _lasting(settings, claimed, grows)))
-            folder = self._path.parent
-            if lines:
-                whole = "" if self.shard is None else " (a shard does not grow: grow the merged run)"
-                raise UserError(
-                    f"{folder} was made with another {stage} config: {lines}{whole}. Use another --out, or the old options"
-                )
+        claimed = self.root.get(stage, settings)
+        if lines := "; ".join(differing_leaves(_lasting(claimed, settings, grows), _lasting(settings, claimed, grows))):
+            whole = "" if self.shard is None else " (a shard does not grow: grow the merged run)"
+            made = f"{self._path.parent} was made with another {stage} config"
+            raise UserError(f"{made}: {lines}{whole}. Use another --out, or the old options")
         self.root[stage] = settings
 
     def write(self) -> None:
-        """Write config.json. A folder of the first form, which had no versions, goes on without one."""
+        """Write config.json, without a version for folders of the first form, which had none."""
         write_json(self._path, ({} if self._format == FIRST else {FIELD: self._format}) | self.root)
 
     @property
@@ -183,7 +180,7 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
 
     @property
     def shard(self) -> Shard | None:
-        """The part of a run that the folder holds; None for a whole run."""
+        """The folder's part of a run; None for a whole run."""
         if "shard" not in self.root:
             return None
         try:
@@ -193,12 +190,12 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
 
     @property
     def simulated(self) -> Simulated | None:
-        """The stage that held dialogues."""
+        """The stage that played dialogues."""
         return self.stage("simulate", Simulated)
 
     @property
     def dialogues(self) -> Hashed | None:
-        """The given dialogues to be scored."""
+        """The given dialogues, if the run only scored."""
         return self.stage("dialogues", Hashed)
 
     @property
@@ -229,22 +226,21 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         return self.root | ({"simulate": simulated | {"supporters": supporters}} if simulated else {})
 
     def own_wording(self) -> list[str] | None:
-        """The parts of the published prompts that are in our words; None in native mode."""
+        """The parts of the published prompts that had our wording in this run; None in native mode."""
         simulated = self.simulated
         packs = [*([simulated.prompts] if simulated else []), *(judged.prompts for judged in self.judged.values())]
-        told = [pack.own_wording for pack in packs if pack.own_wording is not None]
-        return list(dict.fromkeys(part for parts in told for part in parts)) if told else None
+        wordings = [pack.own_wording for pack in packs if pack.own_wording is not None]
+        return list(dict.fromkeys(part for wording in wordings for part in wording)) if wordings else None
 
     def texts(self) -> Iterator[tuple[str, str]]:
-        """Report lines on languages other than English and Chinese: who reviewed their texts, and for which texts English stood
-        in."""
-        told = [text for stage in self.root.values() for text in stage.get("texts", [])]
-        for language, texts in group_by(told, lambda text: str(text["name"])).items():
+        """The report's lines on languages other than English and Chinese: the reviewer of their texts, and texts in English."""
+        every = (text for stage in self.root.values() for text in stage.get("texts", []))
+        for language, texts in group_by(every, lambda text: str(text["name"])).items():
             lacking = ", ".join(dict.fromkeys(name for text in texts for name in text["english"]))
             yield f"Texts in {name_of(language)}", texts[0]["reviewed"] + (f"; in English: {lacking}" if lacking else "")
 
     def models(self) -> dict[str, ModelIdentity]:
-        """Every model of a run by `role name`."""
+        """All models of a run by `role name`."""
         simulated = self.simulated
         models = {f"supporter {spec.name}": spec for spec in simulated.supporters} if simulated else {}
         models |= {f"{role} {spec.name}": spec for role, spec in simulated.players.items()} if simulated else {}
@@ -252,27 +248,27 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
 
     @property
     def plumbing(self) -> bool:
-        """Whether the embedded model takes part, so that the scores say nothing about quality."""
+        """Whether the embedded model has a role, so that the scores say nothing about quality."""
         return any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in self.models().values())
 
     @property
     def synthetic_gold(self) -> bool:
-        """Whether the gold set is the bundled one, whose scores are correct by construction."""
+        """Whether the gold set is the bundled one, whose scores are true by construction."""
         return self.gold is not None and self.gold.dialogues in ("synthetic", "synthetic_test")
 
     def specs(self) -> dict[str, dict[str, Any]]:
-        """Every model of a run, the judge of judge health included: name → what was claimed of it."""
+        """All models of a run, with the judge of judge health: name → its claimed identity."""
         probed = self.probed
         models = [*self.models().values(), *([probed.judge] if probed and probed.judge else [])]
         return {spec.name: spec.model_dump(exclude_unset=True) for spec in models}
 
     def floors(self) -> set[str]:
-        """The supporters that need no model and say nothing of use; a reference, which people wrote, is none of them."""
+        """The supporters that need no model and say nothing useful; references, which people wrote, do not count."""
         kinds = {spec.name: ((spec.model_extra or {}).get("floor") or {}).get("kind") for spec in self._supporters}
         return {name for name, kind in kinds.items() if kind not in (None, "reference")}
 
     def groups(self) -> dict[str, str]:
-        """Supporter → its group in table 2, without supporters whose spec names none."""
+        """Supporter → group of table 2, if its spec names one."""
         return {spec.name: spec.group for spec in self._supporters if spec.group}
 
     @property

@@ -1,4 +1,4 @@
-"""The identity of a run, with which it claims its folder: its dialogues, its judgements and its gold set."""
+"""The identity of a run, with which its folder is claimed: dialogues, judgements and gold set."""
 
 from __future__ import annotations
 
@@ -18,59 +18,60 @@ from evalsuite.runs.identity import hashed, identity
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """The identity of a run, stage by stage, as JSON. Computing it loads and checks everything that the stage uses."""
+    """The identity of a run by stage, as JSON. Each method loads and checks everything that its stage uses."""
 
-    of: DialogueFramework
+    framework: DialogueFramework
 
     def simulate(self) -> dict[str, Any]:
-        """What determines the dialogues."""
-        of, models = self.of, self.of.models
-        earlier = of.held.references if of.held else None
-        references = digest(sorted(of.replies.items())) if of.replies else earlier
+        """What the dialogues depend on."""
+        framework, models = self.framework, self.framework.models
+        earlier = framework.held.references if framework.held else None
+        references = digest(sorted(framework.replies.items())) if framework.replies else earlier
         return {
-            "framework": of.config.framework,
-            "mode": of.config.mode,
-            **of.identity(),
-            "languages": of.languages,
-            "exchanges": of.config.exchanges,
-            "trials": of.trials,
+            "framework": framework.config.framework,
+            "mode": framework.config.mode,
+            **framework.identity(),
+            "languages": framework.languages,
+            "exchanges": framework.config.exchanges,
+            "trials": framework.trials,
             **({"replay": str(models.recording)} if models.recording else {}),
             "seeker": models.identity(models.seeker),
             "supporters": [models.identity(spec) for spec in models.supporters],
             **({"references": references} if references else {}),
-            "prompts": self._prompts(of.pack, of.prompts, of.dialogue_parts),
-            **self._texts(of.prompts, [*of.prompts.of_dialogues(of.config.mode == "paper")]),
+            "prompts": self._prompts(framework.pack, framework.prompts, framework.dialogue_parts),
+            **self._texts(framework.prompts, [*framework.prompts.of_dialogues(framework.config.mode == "paper")]),
         }
 
     def score(self) -> dict[str, Any]:
-        """What determines the judgements, in addition to the dialogues."""
-        of = self.of
+        """What the judgements depend on in addition to the dialogues."""
+        framework = self.framework
         return {
-            "mode": of.config.mode,
-            "judge": identity(of.models.judge),
-            "rubric": of.rubric.model_dump(mode="json"),
-            "method": of.method,
-            "prompts": self._prompts(of.judge_pack, of.judge_prompts, of.judge_parts),
-            **self._texts(of.judge_prompts, templates_of(of.method), of.rubric),
-            **of.judging_identity(),
+            "mode": framework.config.mode,
+            "judge": identity(framework.models.judge),
+            "rubric": framework.rubric.model_dump(mode="json"),
+            "method": framework.method,
+            "prompts": self._prompts(framework.judge_pack, framework.judge_prompts, framework.judge_parts),
+            **self._texts(framework.judge_prompts, templates_of(framework.method), framework.rubric),
+            **framework.judging_identity(),
         }
 
     def gold(self) -> dict[str, Any]:
-        """What determines the agreement: the gold set, by its hash."""
-        dialogues, scores = self.of.gold
-        gold = self.of.config.gold or GoldConfig()
+        """What the agreement depends on: the gold set, by its hash."""
+        dialogues, scores = self.framework.gold
+        gold = self.framework.config.gold or GoldConfig()
         records = hashed([*dialogues, *scores]) | {"count": len(dialogues)}
         return {"dialogues": gold.dialogues, "limit": gold.limit, **records}
 
     def _prompts(self, name: str, pack: PromptPack, parts: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-        ours = {"own_wording": pack.own_wording(self.of.languages, parts)} if self.of.config.mode == "paper" else {}
+        paper = self.framework.config.mode == "paper"
+        ours = {"own_wording": pack.own_wording(self.framework.languages, parts)} if paper else {}
         return {"pack": name, "fingerprint": pack.fingerprint(), **ours}
 
     def _texts(self, pack: PromptPack, templates: Sequence[str], rubric: Rubric | None = None) -> dict[str, Any]:
-        """For languages other than those of the papers: the hash of their own texts, and the texts for which English stands in.
-        Empty for runs without such languages."""
-        found = []
-        for language in (code for code in self.of.languages if code not in PAPER_LANGUAGES):
+        """For each language beyond those of the papers: the hash of its folder's texts, and the texts that are English
+        instead. Empty without such languages."""
+        texts = []
+        for language in (code for code in self.framework.languages if code not in PAPER_LANGUAGES):
             names = ["words.yaml", f"prompts/{pack.folder.name}", *([f"rubrics/{rubric.name}.yaml"] if rubric else [])]
             own = fingerprint(language, names)
             lacking = ["words"] if file_of(language, "words.yaml") is None else []
@@ -78,14 +79,14 @@ class RunIdentity:
             lacking += [template for template in templates if pack.file(language, template) is None]
             if lacking:
                 tell(language, ", ".join(lacking))
-            told = {"english": lacking, "reviewed": words(language).reviewed if own else "no texts of its own"}
-            found.append({"name": language, "sha256": own} | told)
-        return {"texts": found} if found else {}
+            reviewed = words(language).reviewed if own else "no texts of its own"
+            texts.append({"name": language, "sha256": own, "english": lacking, "reviewed": reviewed})
+        return {"texts": texts} if texts else {}
 
     def own_wording(self, simulate: bool, score: bool) -> list[str]:
-        """The published prompts that a run in paper mode has in our words, for these stages."""
-        of = self.of
-        if of.config.mode != "paper":
+        """The parts of the published prompts that have our wording, of these stages of a run in paper mode."""
+        framework, languages = self.framework, self.framework.languages
+        if framework.config.mode != "paper":
             return []
-        ours = of.prompts.own_wording(of.languages, of.dialogue_parts) if simulate else []
-        return ours + (of.judge_prompts.own_wording(of.languages, of.judge_parts) if score else [])
+        ours = framework.prompts.own_wording(languages, framework.dialogue_parts) if simulate else []
+        return ours + (framework.judge_prompts.own_wording(languages, framework.judge_parts) if score else [])

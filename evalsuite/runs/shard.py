@@ -1,4 +1,4 @@
-"""The parts of a run that are done in separate folders."""
+"""The part of a run that is in one folder."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Sharded runs: every machine does its part of one run in a folder of its own, and the parts are put together again.
+"""Sharded runs: every machine plays its part of a run in a folder of its own, and the parts are merged.
 
-Shard I/N does the I-th of N equal runs of dialogues in a row. A run lists them supporter by supporter, so most shards need only
-one or two supporters' servers. A merged folder holds the records, config, usage and finished calls that one run would have
-left: byte for byte, but for clock times. The unsharded command on that folder finds nothing to ask, or asks only for what a
-shard had lost.
+Shard I/N is the I-th of N equal parts of the list of dialogues. The list is ordered by supporter, so most shards need only
+one or two supporters' servers. A merged folder has the records, config, usage and finished calls of one run, byte for byte
+except for clock times. The unsharded command on that folder makes no calls, or only those that a shard had lost.
 """
 
 from __future__ import annotations
@@ -42,22 +41,22 @@ WHOLE = (*PEOPLE, "gold_dialogues.jsonl", "gold_scores.jsonl")  # the same in ev
 
 
 def whole(folder: Path, needed: bool = True) -> RunConfig:
-    """The config of a run folder whose records are to be read; with `needed` false, an empty one where no run wrote.
+    """The config of a run folder whose records are to be read; with `needed` false, an empty one if there is none.
 
-    Every reader of finished runs begins here. Raises `UserError` where there is no config, and for a folder that holds only a
-    part of a run, whose figures would pass for the whole's.
+    Every reader of finished runs begins here. Raises `UserError` if there is no config, and for a shard, whose figures could
+    be mistaken for those of the run.
     """
     config = RunConfig.read(folder)
     if needed and not config:
         raise UserError(f"not a run folder (no config.json): {folder}: `esc-eval run --config CONFIG --out {folder}` makes one")
     if shard := config.shard:
-        raise UserError(f"{folder} holds only {called(shard)} of a run: put all together with `esc-eval merge` first")
+        raise UserError(f"{folder} holds only {called(shard)} of a run: merge all shards with `esc-eval merge` first")
     return config
 
 
 @dataclass
 class _Part:
-    """One shard's folder, as far as it was read."""
+    """One shard's folder."""
 
     run: Run
     shard: Shard
@@ -72,13 +71,11 @@ class _Part:
 
 
 def merge(folders: Sequence[Path], out: Path) -> Written[Dialogue]:
-    """Put the finished shards of one run together in `out`; returns the dialogues, in the order of one run. Records are read
-    one by one.
+    """Merge the finished shards of a run into `out`, reading records one by one; returns the dialogues in the order of one
+    run. Gold judgements are merged, too, and their agreement is measured.
 
-    Gold judgements are put together too, and their agreement is measured, as a run does it.
-
-    Raises `UserError` before anything is written when a shard is missing, doubled or unfinished, when shards come from
-    different configs, and when dialogues are missing or in two shards.
+    Raises `UserError`, before anything is written, if a shard is missing, doubled or unfinished, if shards have different
+    configs, and if dialogues are missing or in two shards.
     """
     from evalsuite.statistics.agreement import agreement, in_steps  # a run that claims its shard loads no statistics
     from evalsuite.statistics.clusters import clusters_of
@@ -103,7 +100,11 @@ def merge(folders: Sequence[Path], out: Path) -> Written[Dialogue]:
             for name in VERDICTS
             if any((part.sets[number].folder / name).exists() for part in parts)
         }
-        gold = {number: _gold(parts, number) for number in numbers if _has_gold(parts, number)}
+        gold = {
+            number: _gold(parts, number)
+            for number in numbers
+            if any((part.sets[number].folder / "gold_judgements.jsonl").exists() for part in parts)
+        }
         merged = opened.enter_context(open_run(out))
         merged.claim_shard(None)
         for stage, config in parts[0].config.stages.items():
@@ -131,15 +132,14 @@ def merge(folders: Sequence[Path], out: Path) -> Written[Dialogue]:
             used = sums_of(of_part.get(stage, {}) for of_part in used_by)
             merged.keep_usage(stage, {(model, role): usage for (role, model), usage in used.items()})
         for stage in dict.fromkeys(stage for of_part in failures for stage in of_part):
-            calls = [FailedCall(**call) for of_part in failures for call in of_part.get(stage, [])]
-            merged.keep_failures(stage, calls)
+            merged.keep_failures(stage, [FailedCall(**call) for of_part in failures for call in of_part.get(stage, [])])
         merged.keep_versions(joined([part.run.versions() for part in parts]))
         write_json(out / "timing.json", _timing([part.run.timing() for part in parts]))
     return dialogues
 
 
 def _parts(runs: Sequence[Run]) -> list[_Part]:
-    """The shards in order, after checking that they are all there, once, and of one run."""
+    """The shards in order. Raises `UserError` unless they are all shards of one run, each once."""
     parts = []
     for run in runs:
         config = run.config()
@@ -157,7 +157,7 @@ def _parts(runs: Sequence[Run]) -> list[_Part]:
         stages, others = part.config.stages, first.config.stages
         if behind := sorted(stages.keys() ^ others.keys()):
             late = part if behind[0] in first.config else first
-            raise UserError(f"{late.run.folder}: stage {behind[0]} has not begun in shard {late.shard}, in others it has")
+            raise UserError(f"{late.run.folder}: stage {behind[0]} has not begun in shard {late.shard}, but in others")
         if lines := differing_leaves(others, stages):
             raise UserError(f"{first.run.folder} and {part.run.folder} are not of one run: {'; '.join(lines)}")
         folders[part.shard] = part.run.folder
@@ -171,7 +171,7 @@ def _parts(runs: Sequence[Run]) -> list[_Part]:
 
 
 def _check_finished(part: _Part, first: _Part) -> None:
-    """Raise `UserError` for a shard that was stopped before its end, or whose common files are not those of the first."""
+    """Raise `UserError` for a shard that did not finish, or whose common files differ from those of the first."""
     folder = part.run.folder
     needed = [folder / "dialogues.jsonl"] if "simulate" in part.config else []
     needed += [judging.folder / "judgements.jsonl" for judging in part.sets]
@@ -186,7 +186,7 @@ def _check_finished(part: _Part, first: _Part) -> None:
 
 
 def _read_dialogues(parts: Sequence[_Part]) -> None:
-    """Note which dialogues each part holds. Raises `UserError` where they are not those of one run."""
+    """Read the dialogue ids of each part. Raises `UserError` unless they make up one run."""
     for part in parts:
         path = part.run.folder / "dialogues.jsonl"
         records = [(dialogue.id, dialogue.language) for _, dialogue in each_placed(path, Dialogue, "dialogues")]
@@ -203,8 +203,8 @@ def _read_dialogues(parts: Sequence[_Part]) -> None:
 
 
 def _judgements(parts: Sequence[_Part], number: int, name: str) -> Written[Judgement]:
-    """One file's judgements, of the n-th judge, in the order of the shards. A language that is judged in one shard is judged
-    in all."""
+    """One file's judgements by the n-th judge, in the order of the shards. Raises `UserError` if only some dialogues of a
+    language are judged."""
     every: dict[str, Language] = {}
     for part in parts:
         judged = {verdict.dialogue_id: verdict.language for verdict in part.sets[number].each(name)}
@@ -221,14 +221,9 @@ def _judgements(parts: Sequence[_Part], number: int, name: str) -> Written[Judge
     return Written(Judgement, [path for path in paths if path.exists()])
 
 
-def _has_gold(parts: Sequence[_Part], number: int) -> bool:
-    """Whether the n-th judge judged the gold set."""
-    return any((part.sets[number].folder / "gold_judgements.jsonl").exists() for part in parts)
-
-
 def _gold(parts: Sequence[_Part], number: int) -> list[Judgement]:
-    """Judgements of the gold set, by the n-th judge."""
-    ids = [d.id for d in read_jsonl(parts[0].run.folder / "gold_dialogues.jsonl", Dialogue, "gold dialogues")]
+    """The judgements of the gold set by the n-th judge."""
+    ids = [dialogue.id for dialogue in read_jsonl(parts[0].run.folder / "gold_dialogues.jsonl", Dialogue, "gold dialogues")]
     by_dialogue: dict[str, list[Judgement]] = {}
     for part in parts:
         judged = group_by(part.sets[number].records("gold_judgements.jsonl"), lambda judgement: judgement.dialogue_id)
@@ -241,7 +236,7 @@ def _gold(parts: Sequence[_Part], number: int) -> list[Judgement]:
 
 
 def _timing(shards: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """timing.json: seconds and tries added up over the shards, which is what the run cost and not how long it took."""
+    """timing.json with seconds and tries summed over shards: the cost of the run, not its duration."""
     merged: dict[str, Any] = {}
     for stage in dict.fromkeys(stage for shard in shards for stage in shard):
         timings = [shard[stage] for shard in shards if stage in shard]

@@ -1,4 +1,4 @@
-"""Several runs as one board: the dialogues on the cards that all runs have, with names that keep supporters apart."""
+"""Several runs on one board: the dialogues on the cards that all of them have, with distinct names of supporters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evalsuite.statistics.comparison import RunRecords
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import languages_of, supporter_of
 
-# What runs may differ in: who is under test, on how much.
+# In these, runs may differ: supporters, and the amount of data.
 _FREE = {"supporters", "cards", "profiles", "languages", "trials", "references"}
 _Place = tuple[Language, str, int]  # a language, a card with its contents, a trial
 
@@ -25,22 +25,22 @@ class SharedCards:
     """Comparable runs as one tally, and those that are not comparable."""
 
     runs: list[RunRecords]
-    """Those that were made as the first one was."""
+    """The first run, and those with the same settings."""
     apart: dict[str, list[str]]
-    """Run → in which settings it differs from the first one (`setting: first's → its`)."""
+    """Run → its settings that differ from the first run's (`setting: first's → its`)."""
     tally: Tally
     """The dialogues on the shared cards. A supporter that several runs have is called `run/supporter`."""
     shared: dict[Language, int]
     """Cards × trials that all the runs have."""
     left_out: dict[str, int]
-    """Run → dialogues that are left out, since not all runs have their card and trial."""
+    """Run → number of its dialogues on cards and trials that not all runs have."""
 
 
 def shared_cards(runs: Sequence[RunRecords], cluster: str | None = None) -> SharedCards:
-    """The runs that were made as the first one was, on the cards and trials that they all have.
+    """The runs with the settings of the first one, on the cards and trials that they all have.
 
-    What makes a run: framework, mode, seeker, prompts, exchanges; judge, rubric and the judge's prompts. Cards are the same
-    where their ids and contents are. Dialogues that two runs have alike (floors) count once.
+    These settings are framework, mode, seeker, prompts, exchanges; judge, rubric and the judge's prompts. Cards are equal if
+    their ids and contents are. Dialogues that are equal in two runs (floors) count once.
     Raises `UserError` where no card is shared.
     """
     first = runs[0]
@@ -53,7 +53,7 @@ def shared_cards(runs: Sequence[RunRecords], cluster: str | None = None) -> Shar
         raise UserError(f"{names}: no card is in all of these runs: simulate them on the same cards (--cards, --limit)")
     dialogues: list[Dialogue] = []
     judgements: list[Judgement] = []
-    kept: dict[tuple[str, _Place], Dialogue] = {}  # supporter, place → what the first run that has it holds
+    kept: dict[tuple[str, _Place], Dialogue] = {}  # supporter, place → the dialogue of the first run that has it
     renamed = _renamed(alike, shared)
     left_out = Counter[str]()
     for run in alike:
@@ -83,7 +83,7 @@ def shared_cards(runs: Sequence[RunRecords], cluster: str | None = None) -> Shar
 
 
 def made_with(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that determined a run's dialogues and judgements, without those that may differ."""
+    """The settings of a run's dialogues and judgements, without those that may differ."""
     simulated = {key: value for key, value in config.get("simulate", {}).items() if key not in _FREE}
     return {"simulate": simulated, "score": config.get("score", {})}
 

@@ -16,11 +16,11 @@ from core.records import Dialogue, Judgement
 R = TypeVar("R", bound=BaseModel)
 
 
-Place = tuple[int, int]  # where a record begins in the file, and its length
+Place = tuple[int, int]  # offset and length of a record in the file, in bytes
 
 
 class Piece(NamedTuple):
-    """The places of a dialogue's records: the dialogue, its verdicts on the whole, and those on parts."""
+    """The places of a dialogue, of its verdicts on the whole, and of those on parts."""
 
     dialogue: Place
     whole: Sequence[Place]
@@ -28,13 +28,13 @@ class Piece(NamedTuple):
 
 
 class Spool:
-    """A file without a name in a folder: it is gone when nobody reads it any more. Raises `UserError` where the folder cannot
-    be written into, or has no room left."""
+    """An unnamed file in a folder, which disappears once it is closed. Raises `UserError` if the folder cannot be written to,
+    or the disk is full."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         try:
-            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (as long as anybody reads it)
+            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (open as long as it is read)
         except OSError as error:
             raise self._problem("write into", error) from None
         self._end = 0
@@ -59,7 +59,7 @@ class Spool:
         """The record at a place."""
         begin, length = place
         try:
-            self._file.seek(begin)  # what was written is written out by that
+            self._file.seek(begin)  # this flushes what was written
             return self._file.read(length)
         except OSError as error:
             raise self._problem("read in", error) from None
@@ -69,13 +69,13 @@ class Spool:
 
 
 class Records(Generic[R]):
-    """Records of a spool, read again in every iteration."""
+    """Records of a spool, read anew in each iteration."""
 
     def __init__(self, model: type[R], spool: Spool, places: Sequence[Place]) -> None:
         self._model, self._spool, self._places = model, spool, places
 
     def lines(self) -> Iterator[bytes]:
-        """The records as `core.files.write_jsonl` has them."""
+        """The records as lines of `core.files.write_jsonl`."""
         return map(self._spool.read, self._places)
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ class Records(Generic[R]):
 
 
 class Written(Records[R]):
-    """Records in the files of finished runs."""
+    """Records in files of a run."""
 
     def __init__(self, model: type[R], paths: Sequence[Path]) -> None:
         self._model, self._paths = model, paths

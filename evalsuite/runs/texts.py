@@ -1,4 +1,4 @@
-"""The texts that differ between two runs, as diffs: prompts as they were sent, and long settings."""
+"""Diffs of the texts of two runs: prompts as they were sent, and long settings of their configs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.differences import SHOWN, changed_leaves
+from core.grouping import group_by
 from evalsuite.runs.run_config import ModelIdentity
 from serve.store import system_messages
 
 
 class TextDiff(NamedTuple):
-    """The changes in a text, as lines that begin with `+`, `-`, ` ` or `@@`."""
+    """The diff of a text: lines that begin with `+`, `-`, ` ` or `@@`."""
 
     what: str
     lines: list[str]
@@ -25,8 +26,8 @@ class TextDiff(NamedTuple):
 
 
 def text_diffs(old: Path, new: Path, configs: tuple[dict[str, Any], dict[str, Any]]) -> Iterator[TextDiff]:
-    """The texts that two run folders with these configs differ in. Of the prompts of a role, which are written anew for every
-    card, one is shown: the one of the first run that has the nearest counterpart in the other."""
+    """The texts that differ between two run folders with these configs. A role has a prompt per card, of which one is shown,
+    with the most similar one of the other run."""
     changed = [*changed_leaves(*configs)]
     packs = {where.partition(".")[0] for where, *_ in changed if where.endswith(("prompts.fingerprint", ".mode", ".method"))}
     sent = [system_messages(folder / "calls.sqlite") for folder in (old, new)] if packs else [{}, {}]
@@ -40,31 +41,29 @@ def text_diffs(old: Path, new: Path, configs: tuple[dict[str, Any], dict[str, An
 
 
 def prompt_texts(supporters: Sequence[ModelIdentity]) -> Iterator[TextDiff]:
-    """The system messages of a run's supporters; of later ones, the differences from the first."""
-    told: dict[str, list[str]] = {}
-    for spec in supporters:
-        told.setdefault(spec.system or "", []).append(spec.name)
-    first, *later = [*((text, ", ".join(names)) for text, names in told.items() if text)] or [("", "")]
+    """The system messages of a run's supporters, and the differences of the later ones from the first."""
+    by_text = group_by(supporters, lambda spec: spec.system or "")
+    first, *later = [(text, ", ".join(spec.name for spec in specs)) for text, specs in by_text.items() if text] or [("", "")]
     for text, names in filter(all, (first, *later)):
         yield TextDiff(names, [f" {line}" for line in text.splitlines()])
     yield from (TextDiff.between(f"{first[1]} → {names}", first[0], text) for text, names in later)
 
 
 def is_hash(where: str) -> bool:
-    """Whether a setting is the hash of something that another setting names."""
+    """Whether a setting is the hash of another one."""
     return where.endswith((".fingerprint", ".sha256"))
 
 
 def _nearest(old: set[str], new: set[str]) -> tuple[str, str] | None:
-    """The first text that is only in `old`, and the most similar text that is only in `new`."""
-    gone, come = sorted(old - new), sorted(new - old)
-    if not gone or not come:
+    """The first text that only `old` has, and the most similar of those that only `new` has."""
+    removed, added = sorted(old - new), sorted(new - old)
+    if not removed or not added:
         return None
     matcher = difflib.SequenceMatcher(autojunk=False)
-    matcher.set_seq2(gone[0])
+    matcher.set_seq2(removed[0])
 
     def likeness(text: str) -> float:
         matcher.set_seq1(text)
         return matcher.quick_ratio()
 
-    return gone[0], max(come, key=likeness)
+    return removed[0], max(added, key=likeness)

@@ -1,9 +1,7 @@
-"""With what a run was made: versions of the harness, its packages, prompts and rubric, and of the servers that answered; and
-what models' tokens cost.
+"""The versions behind a run: of the harness, its packages, prompts and rubric, and of the servers; and the prices of tokens.
 
-They are in versions.json of the run folder: group → name → every version in use so far, oldest first. Nothing there is compared
-when a run goes on: a run over two versions lists both, and the report says so. A price is written `INPUT/OUTPUT`, of a million
-tokens each.
+versions.json of the run folder has them: group → name → all versions in use so far, oldest first. They are not compared when a
+run is resumed: it then lists both versions, and so does the report. A price is `INPUT/OUTPUT`, per million tokens.
 """
 
 from __future__ import annotations
@@ -42,8 +40,8 @@ Versions = dict[str, dict[str, list[str]]]
 def versions(
     packs: Mapping[str, PromptPack], rubric: Rubric, servers: Mapping[str, str | None], specs: Sequence[ModelSpec] = ()
 ) -> Versions:
-    """The versions in use. `packs` maps name → prompt pack, `servers` model → the version of its server (None if the server
-    does not tell); the `specs` have prices."""
+    """The versions in use now. `packs` maps name → prompt pack, `servers` model → version of its server (None: not stated);
+    prices are those of the `specs`."""
     prices = {spec.name: f"{price.input:g}/{price.output:g}" for spec in specs if (price := spec.endpoint.price)}
     in_use: dict[str, Mapping[str, str | None]] = {
         "harness": {"esc-eval": _installed("esc-eval"), "git revision": git_revision(), "python": platform.python_version()},
@@ -66,9 +64,9 @@ def code(classes: tuple[type, ...]) -> list[str]:
 
 
 def prices_in(kept: Versions) -> dict[str, Price]:
-    """Each model's price of tokens, the last one in use; models without prices are left out."""
-    ends = {name: listed[-1].split("/") for name, listed in kept.get("prices", {}).items()}
-    return {name: Price(input=float(read), output=float(written)) for name, (read, written) in ends.items()}
+    """The last price of each model that has one."""
+    last = {name: listed[-1].split("/") for name, listed in kept.get("prices", {}).items()}
+    return {name: Price(input=float(read), output=float(written)) for name, (read, written) in last.items()}
 
 
 @cache
@@ -80,7 +78,7 @@ def _installed(package: str) -> str | None:
 
 
 def joined(parts: Sequence[Versions]) -> Versions:
-    """The versions of all parts, without duplicates, in order."""
+    """The versions of all parts in order, without duplicates."""
     together: Versions = {}
     for part in parts:
         for group, names in part.items():

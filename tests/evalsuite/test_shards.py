@@ -90,7 +90,7 @@ def test_four_shards_merged_are_one_run_to_the_byte(esc_eval: EscEval, tmp_path:
         for reader in READERS:
             code, err = esc_eval(*reader)
             assert code == 2 and err.count("\n") == 1, (reader, err)
-            assert "s2 holds only shard 2/4 of a run: put all together with `esc-eval merge`" in err, reader
+            assert "s2 holds only shard 2/4 of a run: merge all shards with `esc-eval merge`" in err, reader
         for other, said in ((("--shard", "1/4"), "not shard 1/4"), ((), "not a whole run")):
             code, err = esc_eval(*command, *other, "--out", "s2")
             assert code == 2 and "s2 holds shard 2/4" in err and said in err

@@ -161,7 +161,7 @@ def test_paper_mode_shows_one_line_and_reads_the_first_option(esc_eval: EscEval,
     assert found["q9"] is None and found["helps_kindly"] == 2, "an unknown word ends, and what was answered counts"
     assert {one.method for one in judged} == {"tree_paper"} and {one.condition["mode"] for one in judged} == {"paper"}
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "as published, every part" in page and "Otherwise than the script" in page
+    assert "as published, every part" in page and "Differences from the script" in page
 
 
 @pytest.mark.parametrize("mode", ["native", "paper"])
