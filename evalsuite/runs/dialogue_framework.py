@@ -81,7 +81,7 @@ class DialogueFramework(Framework):
         return Shown(mode=self.config.mode)
 
     def judging_whole(self) -> Self:
-        """The same run, with whole dialogues judged only."""
+        """A copy in which the judge scores only whole dialogues."""
         return self
 
     @property

@@ -116,8 +116,7 @@ class Run:
         return not self.store.empty or any(path.name not in PEOPLE for path in self.folder.rglob("*.jsonl"))
 
     def answered_by(self, supporter: Mapping[str, Any]) -> bool:
-        """Whether a supporter of the config has an answer in the store, or needs none; True if the store is too old to
-        tell."""
+        """Whether a supporter of the config has an answer in the store, or needs none; True if the store is too old to tell."""
         return bool(supporter.get("floor")) or self.store.has_answer(supporter["name"])
 
     def judged_by(self, judge: str) -> bool:

@@ -34,9 +34,7 @@ class Recording:
         store = folder / "calls.sqlite"
         if not store.is_file():
             names = [path.name for path in BUNDLED.iterdir()] if BUNDLED.is_dir() else []
-            raise UserError(
-                f"replay {name}: no run folder (no calls.sqlite), and no bundled recording: {near(name, names)}"
-            )
+            raise UserError(f"replay {name}: no run folder (no calls.sqlite), and no bundled recording: {near(name, names)}")
         try:
             with sqlite3.connect(f"file:{store.absolute()}?mode=ro", uri=True) as answers:
                 last = answers.execute("SELECT max(time) FROM calls").fetchone()[0]
