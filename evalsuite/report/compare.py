@@ -126,11 +126,8 @@ def _forests(comparison: RunComparison) -> Iterator[Forest]:
 
 
 def _line(name: str, pair: Pair) -> ForestLine:
-    return ForestLine(name, [[pair[2].estimate]], said=_found(pair))
-
-
-def _found(pair: Pair) -> str:
-    return "the same replies" if pair[0].contestant.alike(pair[1].contestant) else found_in(pair[2])
+    same = pair[0].contestant.alike(pair[1].contestant)
+    return ForestLine(name, [[pair[2].estimate]], said="the same replies" if same else found_in(pair[2]))
 
 
 def _labels(comparison: RunComparison) -> Callable[[Pair], str]:
