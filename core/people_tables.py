@@ -20,6 +20,7 @@ from core.tables import unguarded
 csv.field_size_limit(10_000_000)  # corpora have excerpts of books in a cell; csv's own limit is 131,072 characters
 TOLD = 20  # most faults of a file that are reported at once
 _SHOWN = 200  # characters of a cell
+TABLES = (".csv", ".tsv", ".xlsx", ".xlsm", ".xls", ".ods", ".numbers")  # suffixes, whether or not their content can be read
 _DELIMITERS = (",", ";", "\t")
 _INDEX = re.compile(r"|Unnamed: 0")  # pandas' heading of the index column
 # What spreadsheets turn texts such as 1-2 or true into.
@@ -74,7 +75,9 @@ def table_lines(path: Path, sheet: str | None = None) -> list[tuple[str, list[st
     its end, pandas' index column and empty rows are left out. Raises `UserError` for a file that cannot be read, and for rows
     that do not fit their header.
     """
-    if path.suffix.lower() == ".xlsx":
+    if (suffix := path.suffix.lower()) in TABLES[4:]:
+        raise UserError(f"{path}: {suffix} cannot be read: save it as XLSX, or as CSV in UTF-8")
+    if suffix in (".xlsx", ".xlsm"):
         lines = _xlsx_lines(path, sheet)
     else:
         text = read_text(path, "table")

@@ -16,7 +16,7 @@ from core.errors import UserError
 from core.files import explain, json_line, numbered_lines, problems_in, read_json, read_text
 from core.ledger import BuildStep
 from core.names import Spellings
-from core.people_tables import Faults, csv_records, shortened, table_lines
+from core.people_tables import TABLES, Faults, csv_records, shortened, table_lines
 from core.records import Count, Language, Post, RolePlay, SupportDialogue
 from core.settings import Settings
 
@@ -308,7 +308,7 @@ def read_table(path: Path, model: type[M], what: str, each: Callable[[str, M], N
 def dict_rows(path: Path, faults: Faults) -> list[CorpusRow]:
     """The rows of a table (see `core.people_tables`), JSON lines or a JSON list; `faults` gets those that cannot be read."""
     reader = CorpusReader(BuildStep(path.name), tidy=False)
-    rows = list(_table_rows(path, reader) if path.suffix.lower() in (".csv", ".tsv", ".txt", ".xlsx") else reader.records(path))
+    rows = list(_table_rows(path, reader) if path.suffix.lower() in (".txt", *TABLES) else reader.records(path))
     faults.found += reader.problems
     faults.found += [f"{row.where}: {row.value}" for row in rows if isinstance(row.value, Malformed)]
     if not reader.step.taken:

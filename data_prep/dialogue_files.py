@@ -23,7 +23,7 @@ from core.errors import UserError
 from core.files import check_unique, digest, first_object, problems_in, read_bytes, read_json, read_jsonl
 from core.grouping import group_by
 from core.names import in_order, one_spelling
-from core.people_tables import Faults
+from core.people_tables import TABLES, Faults
 from core.records import Dialogue, Role
 from core.rows import CorpusRow, dict_rows
 
@@ -33,7 +33,6 @@ _SIDES = {
     "agent",
     "": "system developer tool function observation function_call",  # neither side
 }
-_TABLES = (".csv", ".tsv", ".xlsx")
 _LISTS = ("messages", "conversations", "conversation", "dialog", "dialogue", "contents")
 # Possible names of a column or field; the first one with a value counts.
 _IDS = ("dialogue_id", "dialogue", "conversation_id", "conversation", "session_id", "session", "thread_id", "id")
@@ -54,7 +53,7 @@ class Given:
 def read_given(path: Path, language: str | None = None, roles: Mapping[str, Role] | None = None) -> Given:
     """The dialogues of a file in any of these forms, or in our own; see `dialogues_of`."""
     keys = first_object(path, "dialogues").keys()
-    if path.suffix.lower() in (".json", ".eval", *_TABLES) or "turns" not in keys:
+    if path.suffix.lower() in (".json", ".eval", *TABLES) or "turns" not in keys:
         with Faults() as faults:
             rows = _rows(path, faults)
             with faults.noting():
@@ -165,7 +164,7 @@ def _rows(path: Path, faults: Faults) -> list[tuple[str, Any]]:
     else:
         rows = dict_rows(path, faults)
     first = rows[0].value if rows and isinstance(rows[0].value, dict) else {}
-    of_turns = path.suffix.lower() in _TABLES or (first.keys() & {*_ROLES} and not first.keys() & {*_LISTS})
+    of_turns = path.suffix.lower() in TABLES or (first.keys() & {*_ROLES} and not first.keys() & {*_LISTS})
     return [*_grouped(rows, faults)] if of_turns else [(row.where, row.value) for row in rows]
 
 

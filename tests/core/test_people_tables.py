@@ -12,7 +12,9 @@ import pytest
 
 from core.errors import UserError
 from core.people_tables import TOLD
+from data_prep.cards import load_cards
 from data_prep.cards.sheets import SheetLayout, read_filled
+from data_prep.dialogue_files import read_given
 from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_comparisons, read_scores
 from evalsuite.statistics.discrimination import read_ratings
@@ -55,6 +57,15 @@ def test_the_first_sheet_of_a_workbook_that_is_not_hidden_is_a_table(
     book.save(tmp_path / "s.xlsx")
     assert found(tmp_path / "s.xlsx") == WRITTEN
     assert capsys.readouterr().err.endswith("s.xlsx: the sheet 'scores' is read, the first of 2\n")
+
+
+@pytest.mark.parametrize("suffix", ["xls", "ods", "numbers"])
+def test_other_spreadsheets_are_to_be_saved_in_a_form_that_is_read(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"cards.{suffix}"
+    path.write_bytes(b"\xd0\xcf\x11\xe0")
+    for read in (load_cards, read_given):
+        with pytest.raises(UserError, match=f"^{path}: .{suffix} cannot be read: save it as XLSX, or as CSV in UTF-8$"):
+            read(path)
 
 
 def test_a_formula_counts_as_its_result_and_without_one_is_refused(tmp_path: Path) -> None:
