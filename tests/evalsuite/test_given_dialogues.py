@@ -105,7 +105,10 @@ def test_what_was_left_out_and_what_is_wrong_is_said_before_anything_is_asked(
     assert esc_eval(*given, "--plan")[0] == 0
     assert said == ["chats.jsonl: messages left out of 2 dialogues, by role: 2 system"]
     code, error = esc_eval(*given, "--set", "languages=[en,zh]")
-    assert code == 2 and error.count("language: missing: give --language LANGUAGE, or a field language") == 2
+    assert (
+        code == 2
+        and error.count("language: missing: give --language LANGUAGE (in Python: languages=[…]), or a field language") == 2
+    )
     chats[1]["messages"][1]["role"] = "Mum"
     write(tmp_path / "chats.jsonl", chats)
     code, error = esc_eval(*given)
