@@ -65,10 +65,9 @@ def _forbid_unknown(model: type[BaseModel]) -> bool:
     kinds = [kind for field in model.model_fields.values() for kind in (field.annotation, *get_args(field.annotation))]
     changed = False
     for section in (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)):
-        own = "extra" not in section.model_config
-        if _forbid_unknown(section) or own:
-            if own:
-                section.model_config["extra"] = "forbid"
+        unset = "extra" not in section.model_config
+        section.model_config.setdefault("extra", "forbid")
+        if _forbid_unknown(section) or unset:
             section.model_rebuild(force=True)
             changed = True
     return changed

@@ -90,16 +90,16 @@ class Held:
         """The people of the folder, then new ones, language by language. Raises `UserError` if the person of an id has
         changed."""
         new = {person.id: person for person in chosen}
-        together: list[P] = []
+        people: list[P] = []
         same = holds(self.folder / file_of(chosen[0]), chosen)  # several times as fast as reading the file
         for person in () if same else self.people:
             if not isinstance(person, type(chosen[0])):
                 continue
-            now = new.pop(person.id, person)
-            if lines := differing_leaves(person.model_dump(mode="json"), now.model_dump(mode="json")):
+            current = new.pop(person.id, person)
+            if lines := differing_leaves(person.model_dump(mode="json"), current.model_dump(mode="json")):
                 raise UserError(
                     f"{self.folder} was made with another {person.id}: {'; '.join(lines)}. Use another --out, or the old file"
                 )
-            together.append(person)
-        together += new.values()
-        return [person for language in languages for person in together if person.language == language]
+            people.append(person)
+        people += new.values()
+        return [person for language in languages for person in people if person.language == language]

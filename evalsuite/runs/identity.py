@@ -46,7 +46,7 @@ def hashed(records: Sequence[BaseModel]) -> dict[str, Any]:
 def identity(spec: ModelSpec) -> dict[str, Any]:
     """A model without its address: ports and hosts of servers may change between tries of a run."""
     if isinstance(spec, HeldSpec):
-        return spec.claimed
+        return spec._claimed
     kept = spec.model_dump(mode="json", exclude=_NOT_THE_MODEL)
     endpoint = spec.endpoint.model_dump(mode="json", exclude=_REACHED)
     eight_bits = {"fp8": sorted(spec.serve.fp8)} if spec.serve.fp8 else {}
@@ -72,11 +72,6 @@ class HeldSpec(ModelSpec):
         spec = validated(cls, fields, f"{where}: simulate.supporters")
         spec._claimed = claimed
         return spec
-
-    @property
-    def claimed(self) -> dict[str, Any]:
-        """The model in the folder's config."""
-        return self._claimed
 
     def fingerprint(self) -> str:
         """The fingerprint of the weights that answered."""

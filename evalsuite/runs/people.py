@@ -54,10 +54,8 @@ def load_people(
         chosen += [person for person in people if person.language == language][:limit]
     if not chosen:
         where, wanted = ", ".join(map(str, paths)), ", ".join(languages)
-        available = ", ".join(sorted({person.language for person in people}))
-        raise UserError(
-            f"{where}: no {noun} in {wanted} (the file has {available}): give --language, or languages in the config"
-        )
+        present = ", ".join(sorted({person.language for person in people}))
+        raise UserError(f"{where}: no {noun} in {wanted} (the file has {present}): give --language, or languages in the config")
     return chosen
 
 

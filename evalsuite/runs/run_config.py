@@ -164,11 +164,6 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         """Write config.json, without a version for folders of the first form, which had none."""
         write_json(self._path, ({} if self._format == FIRST else {FIELD: self._format}) | self.root)
 
-    @property
-    def format(self) -> str:
-        """The version of the folder's form."""
-        return self._format
-
     def stage(self, name: str, model: type[S]) -> S | None:
         """A stage as a record, None if it did not run. Raises `UserError` if it is damaged."""
         if name not in self.root:

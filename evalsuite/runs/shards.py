@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from evalsuite.runs.spool import Written
 from evalsuite.runs.versions import joined
 from serve.failures import FailedCall
 
+GOLD = "gold_judgements.jsonl"
 WHOLE = (*PEOPLE, "gold_dialogues.jsonl", "gold_scores.jsonl")  # the same in every shard
 
 
@@ -93,18 +95,13 @@ def merge(folders: Sequence[Path], out: Path) -> Written[Dialogue]:
         for part in parts:
             _check_finished(part, parts[0])
         _read_dialogues(parts)
-        numbers = range(len(parts[0].sets))
-        judged = {
-            (number, name): _judgements(parts, number, name)
-            for number in numbers
-            for name in VERDICTS
+        files = [
+            (number, name)
+            for number, name in product(range(len(parts[0].sets)), (*VERDICTS, GOLD))
             if any((part.sets[number].folder / name).exists() for part in parts)
-        }
-        gold = {
-            number: _gold(parts, number)
-            for number in numbers
-            if any((part.sets[number].folder / "gold_judgements.jsonl").exists() for part in parts)
-        }
+        ]
+        judged = {(number, name): _judgements(parts, number, name) for number, name in files if name in VERDICTS}
+        gold = {number: _gold(parts, number) for number, name in files if name == GOLD}
         merged = opened.enter_context(open_run(out))
         merged.claim_shard(None)
         for stage, config in parts[0].config.stages.items():
@@ -121,7 +118,7 @@ def merge(folders: Sequence[Path], out: Path) -> Written[Dialogue]:
         for (number, name), judgements in judged.items():
             write_lines(sets[number].folder / name, judgements.lines())
         for number, of_gold in gold.items():
-            write_jsonl(sets[number].folder / "gold_judgements.jsonl", of_gold)
+            write_jsonl(sets[number].folder / GOLD, of_gold)
             scores = read_jsonl(out / "gold_scores.jsonl", HumanScore, "gold scores")
             clusters = clusters_of(read_jsonl(out / "gold_dialogues.jsonl", Dialogue, "gold dialogues"))
             rubric = next((judged.rubric for judged in parts[0].config.judged.values()), None)
@@ -175,7 +172,7 @@ def _check_finished(part: _Part, first: _Part) -> None:
     folder = part.run.folder
     needed = [folder / "dialogues.jsonl"] if "simulate" in part.config else []
     needed += [judging.folder / "judgements.jsonl" for judging in part.sets]
-    needed += [judging.folder / "gold_judgements.jsonl" for judging in part.sets[:1] if "gold" in part.config]
+    needed += [judging.folder / GOLD for judging in part.sets[:1] if "gold" in part.config]
     for path in needed:
         if not path.exists():
             raise UserError(f"shard {part.shard} is not finished (no {path.name} in {path.parent}): run its command again")
@@ -226,11 +223,9 @@ def _gold(parts: Sequence[_Part], number: int) -> list[Judgement]:
     ids = [dialogue.id for dialogue in read_jsonl(parts[0].run.folder / "gold_dialogues.jsonl", Dialogue, "gold dialogues")]
     by_dialogue: dict[str, list[Judgement]] = {}
     for part in parts:
-        judged = group_by(part.sets[number].records("gold_judgements.jsonl"), lambda judgement: judgement.dialogue_id)
+        judged = group_by(part.sets[number].records(GOLD), lambda judgement: judgement.dialogue_id)
         if set(judged) != set(part.shard.take(ids)):
-            raise UserError(
-                f"{part.sets[number].folder}/gold_judgements.jsonl: not shard {part.shard} of the gold set's {len(ids)}"
-            )
+            raise UserError(f"{part.sets[number].folder}/{GOLD}: not shard {part.shard} of the gold set's {len(ids)}")
         by_dialogue |= judged
     return [judgement for id in ids for judgement in by_dialogue[id]]
 

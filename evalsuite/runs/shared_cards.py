@@ -41,11 +41,11 @@ def shared_cards(runs: Sequence[RunRecords], cluster: str | None = None) -> Shar
 
     These settings are framework, mode, seeker, prompts, exchanges; judge, rubric and the judge's prompts. Cards are equal if
     their ids and contents are. Dialogues that are equal in two runs (floors) count once.
-    Raises `UserError` where no card is shared.
+    Raises `UserError` if no card is shared.
     """
     first = runs[0]
-    apart = {run.name: differing_leaves(made_with(first.config), made_with(run.config)) for run in runs[1:]}
-    alike = [run for run in runs if not apart.get(run.name)]
+    differences = {run.name: differing_leaves(made_with(first.config), made_with(run.config)) for run in runs[1:]}
+    alike = [run for run in runs if not differences.get(run.name)]
     places = [{_place(run, dialogue) for dialogue in run.dialogues} for run in alike]
     shared = set.intersection(*places)
     if not shared:
@@ -76,10 +76,10 @@ def shared_cards(runs: Sequence[RunRecords], cluster: str | None = None) -> Shar
             if judgement.dialogue_id in ids
         ]
     counts = {language: sum(place[0] == language for place in shared) for language in languages_of(dialogues)}
-    others = {name: lines for name, lines in apart.items() if lines}
+    different = {name: lines for name, lines in differences.items() if lines}
     floors = {name for run in alike for floor in run.floors for name in (floor, f"{run.name}/{floor}")}
     tally = Tally(dialogues, judgements, first.rubric, floors, cluster, max(run.level for run in alike))
-    return SharedCards(alike, others, tally, counts, dict(left_out))
+    return SharedCards(alike, different, tally, counts, dict(left_out))
 
 
 def made_with(config: Mapping[str, Any]) -> dict[str, Any]:
