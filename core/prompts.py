@@ -103,7 +103,7 @@ class PromptPack:
         try:
             return self._environment(language).get_template(template).render(**(self._values | values))
         except TemplateNotFound:
-            raise UserError(f"prompt pack has no file {self._file(language, template)}") from None
+            raise self._lacking(language, template) from None
         except TemplateSyntaxError as error:
             raise UserError(f"{self._file(language, template)}:{error.lineno}: {error.message}") from None
         except UnicodeDecodeError:
@@ -114,12 +114,17 @@ class PromptPack:
     def _file(self, language: str, template: str) -> Path:
         return self.file(language, template) or self.folder / language / template
 
+    def _lacking(self, language: str, template: str) -> UserError:
+        file = self._file(language, template)
+        others = [path.name for path in file.parent.glob(f"*{file.suffix}")]
+        return UserError(f"prompt pack has no file {file}" + (f": {near(template, others)}" if others else ""))
+
     def require(self, languages: Iterable[Language], templates: Iterable[str]) -> None:
         """Raise `UserError` for the first of these templates that the pack lacks."""
         for language in languages:
             for template in templates:
                 if not (self.file(language, template) or (self.folder / ENGLISH / template).is_file()):
-                    raise UserError(f"prompt pack has no file {self._file(language, template)}")
+                    raise self._lacking(language, template)
 
     def fingerprint(self) -> str:
         """A hash of all files of the pack. It is part of a run's config, so that an edited prompt makes another run."""

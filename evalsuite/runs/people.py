@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from core.errors import UserError
-from core.files import check_unique, digest, read_jsonl, write_jsonl
+from core.files import digest, read_jsonl, write_jsonl
 from core.languages import ENGLISH, PAPER_LANGUAGES, in_order
+from core.people_tables import shortened
 from core.records import Dialogue, Language, RoleCard
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.played import Played
@@ -65,8 +66,14 @@ def _read(
     """People of files, in the `default` language if they state none."""
     noun, _, load = _READERS[record]
     if (people := read.get(tuple(paths))) is None:
-        people = read[tuple(paths)] = [person for path in paths for person in load(path, default)]
-        check_unique(", ".join(map(str, paths)), (person.id for person in people), f"{noun} ids")
+        people, places = read.setdefault(tuple(paths), []), dict[str, Path]()
+        for path in paths:
+            for person in load(path, default):
+                if first := places.get(person.id):
+                    text = shortened(getattr(person, "problem", person.id))
+                    raise UserError(f"{path}: {noun} {person.id} is also in {first}: leave one out ({text})")
+                places[person.id] = path
+                people.append(person)
     return people
 
 

@@ -72,6 +72,10 @@ def test_wrong_type(esc_eval: EscEval, tmp_path: Path) -> None:
 def test_duplicate_ids(esc_eval: EscEval, tmp_path: Path) -> None:
     path = card_file(tmp_path, lambda cards: [cards[0], cards[0]])
     refused(run_with(esc_eval, "--cards", path), "duplicate card ids: card-en-01")
+    path = card_file(tmp_path, lambda cards: [cards[0]])
+    (tmp_path / "again.jsonl").write_text(path.read_text())
+    doubled = run_with(esc_eval, "--cards", path, "--cards", tmp_path / "again.jsonl")
+    refused(doubled, "again.jsonl: card card-en-01 is also in ", f"{path}: leave one out (")
 
 
 def test_empty_card_file(esc_eval: EscEval, tmp_path: Path) -> None:

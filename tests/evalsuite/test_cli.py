@@ -131,7 +131,7 @@ def test_the_judge_can_be_asked_in_its_own_pack(esc_eval: EscEval, tmp_path: Pat
     ("pack", "problem"),
     [
         ("esc_rang", "unknown prompt pack 'esc_rang': did you mean esc_rank"),
-        ("cards", "prompt pack has no file .*judge_system.j2"),
+        ("cards", "prompt pack has no file .*judge_system.j2: (did you mean|known: ).*\\.j2"),
     ],
 )
 def test_a_pack_that_no_judge_can_be_asked_in_is_refused_before_anything_starts(
