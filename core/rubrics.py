@@ -93,7 +93,7 @@ class Rubric(Settings):
             full.setdefault("languages", [*dict.fromkeys(code for text in texts for code in text)])
             if wellformed and all("scale" in dimension for dimension in wellformed):
                 full.setdefault("scale", wellformed[-1]["scale"])
-        return full
+        return {"languages": [language]} | full  # without dimensions, these alone are the fault
 
     @model_validator(mode="after")
     def _complete(self) -> Rubric:

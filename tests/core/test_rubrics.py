@@ -178,6 +178,7 @@ def test_every_fault_of_a_tree_is_told_at_once(tmp_path: Path) -> None:
         ("name: x\nscale: yes_no\ndimensions: {a: {about: b, weight: 0}}\n", "dimensions: every weight is 0"),
         ("name: x\nscale: yes_no\ndimensions: {}\n", "dimensions: none given"),
         ("name: x\ndimensions: {a: b}\n", "scale: Field required"),
+        ("name: x\n", "mine.yaml:1: scale, dimensions: Field required"),
     ],
 )
 def test_a_rubric_that_cannot_be_asked_is_refused(tmp_path: Path, text: str, wanted: str) -> None:
