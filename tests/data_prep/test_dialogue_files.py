@@ -1,4 +1,4 @@
-"""Dialogues that exist: every form tells the same two dialogues, and what is wrong with a file is said at once."""
+"""Existing dialogues: every form tells the same two dialogues, and what is wrong with a file is said at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dialogues that exist: scored in any form, grouped by what is known of them, compared before and after."""
+"""Existing dialogues: scored in any form, grouped by what is known of them, compared before and after."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ def test_the_figures_of_files_in_the_docs_are_had_by_what_stands_there(tmp_path:
     write_jsonl(tmp_path / "cards.jsonl", [card("c1", occupation="baker", problem="lost the keys")])
     rows = [f"u{user},{model},{(user + place) % 5 + 1}" for user in range(6) for place, model in enumerate("abc", 2)]
     (tmp_path / "scores.csv").write_text("\n".join(["user,model,score", *rows]))
-    section = (ROOT / "docs" / "python.md").read_text().split("## Figures of files")[1]
+    section = (ROOT / "docs" / "python.md").read_text().split("## Statistics from files")[1]
     names: dict[str, Any] = {"Path": Path}
     for block in blocks(section, "python"):
         exec(block, names)
