@@ -276,7 +276,7 @@ coverage: setup  ## Measure the branch coverage of `make test`, including progra
 	$(BIN)/coverage combine --quiet && $(BIN)/coverage report --skip-covered --sort=cover > .cache/coverage/report.txt
 	@tail -n 3 .cache/coverage/report.txt
 
-test-full: setup  ## Run the long tests: long versions, real servers compared, ten times the generated examples
+test-full: setup  ## Run the long tests: long versions, several real servers side by side, ten times the generated examples
 	$(BIN)/python -m pytest -m full
 	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile full
 
