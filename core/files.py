@@ -114,15 +114,14 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_json_of(path: Path, value: Mapping[str, Any], records: Mapping[str, Iterable[BaseModel]]) -> None:
-    """Write an object as `write_json` does, with lists of records as its last fields; records are streamed."""
+    """Write an object as `write_json` does, with lists of records as its last fields, a record per line."""
     with atomic_path(path) as temporary, temporary.open("wb") as handle:
         handle.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).removesuffix(b"\n}") if value else b"{")
         for position, (name, items) in enumerate(records.items(), start=len(value)):
             handle.write((b",\n  " if position else b"\n  ") + orjson.dumps(name) + b": [")
             empty = True
             for record in items:
-                text = record.model_dump_json(indent=2).encode()
-                handle.write((b"\n    " if empty else b",\n    ") + text.replace(b"\n", b"\n    "))
+                handle.write((b"\n    " if empty else b",\n    ") + _line(record))
                 empty = False
             handle.write(b"]" if empty else b"\n  ]")
         handle.write(b"\n}\n")

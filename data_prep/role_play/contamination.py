@@ -25,12 +25,11 @@ at most 7 more of the 158 at the same rate of false alarms: not worth two more c
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -40,11 +39,12 @@ from scipy import sparse
 
 from core.errors import UserError
 from core.files import read_jsonl
-from core.languages import PAPER_LANGUAGES, counts, cut
+from core.languages import PAPER_LANGUAGES, counts
 from core.ledger import BuildStep
 from core.records import Dialogue, Identifier, Language, Number, Record, RoleCard, RolePlay, Turn, Whole
 from core.rows import CorpusReader
 from data_prep.bundled import BUNDLED
+from data_prep.line_checks import terms
 from data_prep.scores.synthetic import SyntheticBase, load_bases
 from data_prep.sources import generic
 
@@ -67,21 +67,6 @@ _K1, _B = 1.5, 0.75
 _LENGTH = {"words": 180, "characters": 690}  # terms in a dialogue of ESConv, of SmileChat (means, rounded)
 _BLOCK = 2048  # documents scored at once: bounds memory at cards * block * 4 bytes
 
-_WORD = re.compile(r"[a-z0-9]+")
-_HAN = re.compile(r"[一-鿿]+")
-# Function words, and words that cards use of every seeker.
-_STOP_WORDS = """
-a about advice after again against ain all also am an and any are aren as at be because been before being between both
-but by can considering cope could couldn dealing despite did didn do does doesn doing don down due during each
-experiencing feel feeling feelings feels felt few for from further get gets getting go going got had hadn has hasn have
-haven having he help her here hers him his how i if im in into is isn it its just know lack like ll look looking m make
-makes making may me might mine more most must my no nor not now of off on once one only or other our out over own re
-really s same seek seeker seeking shall she should so some struggle struggling such t than that the their them then
-there these they think thinking this those though thought through to too try trying under unsure until up us ve very
-want wants was wasn we well were what when where which while who whom why will with would you your yours
-"""
-_STOP_EN = frozenset(_STOP_WORDS.split())
-_STOP_ZH = frozenset("的了是我你他她它们在和就都也不有这那很吗呢吧啊着过说会要对把被让给跟与而但又还以及其")
 
 Document = tuple[str, Language, str]  # id, language, text to search
 
@@ -131,21 +116,6 @@ def by_chance(cards: int, dialogues: int, language: Language) -> tuple[float, fl
     rows = BY_CHANCE[language]
     _, low, high = max((row for row in rows if row[0] <= dialogues), default=rows[0])
     return cards * low, cards * high
-
-
-def terms(text: str, language: Language) -> list[str]:
-    """The words (en) or character pairs (zh, with its Latin words) to search, in order, without stop words. Other languages are
-    cut in one of these ways, and have no stop words here."""
-    if language not in PAPER_LANGUAGES:
-        parts = cut(text, language)
-        return parts if counts(language) == "words" else [a + b for a, b in pairwise(parts)]
-    text = text.lower()
-    words = [word for word in _WORD.findall(text) if word not in _STOP_EN]
-    if language == "en":
-        return words
-    for run in _HAN.findall(text):
-        words += [a + b for a, b in pairwise(run) if a not in _STOP_ZH or b not in _STOP_ZH]
-    return words
 
 
 def _count(documents: Iterable[Sequence[str]], index: Mapping[str, int]) -> tuple[sparse.csr_matrix, NDArray[np.float32]]:

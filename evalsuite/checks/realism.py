@@ -27,8 +27,7 @@ from core.records import Dialogue, Judgement, Language
 from core.rubrics import load_rubric
 from core.statistics.bootstrap import POINTS, SEED, SHARES, SMOOTHED, Floats, estimate, scale_levels, smoothed_means
 from core.tables import Cell, Estimate, Table
-from data_prep.line_checks import knows, units
-from data_prep.role_play.contamination import terms
+from data_prep.line_checks import knows, terms, units
 from evalsuite.checks.simulator import SECTION
 from evalsuite.checks.simulator_rules import cheerful, lines_of
 from evalsuite.statistics.clusters import card_of

@@ -15,8 +15,7 @@ from core.languages import texts
 from core.patterns import Patterns
 from core.records import Count, Dialogue, Identifier, Language, Record, RoleCard
 from data_prep.cards.heuristic import stated_age, stated_gender, statements
-from data_prep.line_checks import MACHINE, SUPPORTER, phrase, searched, units
-from data_prep.role_play.contamination import terms
+from data_prep.line_checks import MACHINE, SUPPORTER, phrase, searched, terms, units
 
 EVERYTHING = 0.5  # share of the card's words in the first line from which it says all at once
 REPEATED = 0.6  # share of a line's three-word runs in one earlier line from which it repeats it

@@ -15,7 +15,6 @@ from core.paths import Reads, Writes
 from core.tables import Table
 from core.wandb_offline import need_wandb
 from data_prep.scores.human import read_dialogues
-from evalsuite.checks.realism import realism_tables
 from evalsuite.commands.options import (
     OUT_RUN,
     AgainstOption,
@@ -103,6 +102,8 @@ def report(
         if gold:
             yield from by_people(tally.dialogues, *people_scores(gold, rubric or [], tally.dialogues), config.floors())
         if seekers:
+            from evalsuite.checks.realism import realism_tables  # only this option needs it
+
             files = [path / "dialogues.jsonl" if path.is_dir() else path for path in seekers]
             simulated = {dialogue.id for dialogue in tally.dialogues}
             people = [dialogue for dialogue in read_dialogues(files) if dialogue.id not in simulated]

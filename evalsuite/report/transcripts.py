@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +14,7 @@ import orjson
 from core.errors import clean
 from core.files import digest, write_text
 from core.languages import direction, in_order, own_name
+from core.page import gzipped
 from core.records import RoleCard
 from core.rubrics import Rubric
 from evalsuite.checks.risk import load_lexicon
@@ -28,7 +27,6 @@ PACK_ABOVE = 8_000_000
 # The packed transcripts of a larger page are in files in a folder beside it.
 SPLIT_ABOVE = 40_000_000
 _REST = 4_000_000  # bytes of the rest of a page: plotly, tables, charts
-LEVEL = 4  # of gzip: a fifth of the time of level 9, for a page that is larger by a fifteenth
 CHUNK = 100  # dialogues that the page unpacks together when a reader opens one of them
 OPENING = 80  # characters of the first seeker turn in the list
 
@@ -82,7 +80,7 @@ def transcripts(tally: Tally, cards: Mapping[str, RoleCard], risks: Risks) -> di
                 texts.append(orjson.dumps(bodies))
                 bodies = []
                 if packed := sum(map(len, texts)) > PACK_ABOVE:
-                    packs += [pool.submit(_packed, text) for text in texts[len(packs) :]]
+                    packs += [pool.submit(gzipped, text) for text in texts[len(packs) :]]
         chunks: list[Any] = [pack.result() for pack in packs] if packed else [orjson.loads(text) for text in texts]
     split = packed and sum(map(len, chunks)) + len(orjson.dumps(rows)) + _REST > SPLIT_ABOVE
     card_fields = ("age", "gender", "occupation", "problem")
@@ -132,10 +130,6 @@ def _verdicts(tally: Tally, scorers: Mapping[Scorer, int]) -> dict[str, list[lis
             mark.append(clean(f"against {j.condition['against']}, shown {j.condition['shown']}"))
         verdicts.setdefault(j.dialogue_id, []).append(mark)
     return verdicts
-
-
-def _packed(text: bytes) -> str:
-    return base64.b64encode(gzip.compress(text, LEVEL, mtime=0)).decode()
 
 
 def beside(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -132,21 +132,21 @@ def languages_of(records: Iterable[Dialogue | Judgement | Played]) -> list[Langu
 def checked(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Judgement]:
     """The judgements on this rubric; those on other rubrics are skipped. Raises `UserError` for a dimension that the rubric
     lacks, and for a value or probability off its scale."""
-    scales = rubric.scales
-    levels = {name: {f"{score:g}" for score in scale.scores} for name, scale in scales.items()}
+    ranges = {name: (scale.lowest, scale.max, {f"{n:g}" for n in scale.scores}) for name, scale in rubric.scales.items()}
     for judgement in judgements:
         if judgement.rubric != rubric.name:
             continue
-        scale, problem = scales.get(judgement.dimension), None
-        if scale is None:
+        problem = None
+        if judgement.dimension not in ranges:
             problem = f"dimension: {judgement.dimension!r} is not in rubric {rubric.name}"
         else:
+            lowest, highest, scores = ranges[judgement.dimension]
             figures = [("value", judgement.value), ("expected", judgement.expected)]
-            if not levels[judgement.dimension].issuperset(judgement.distribution or ()):
-                figures += [("distribution", float(score)) for score in judgement.distribution or ()]
+            if judgement.distribution and not scores.issuperset(judgement.distribution):
+                figures += [("distribution", float(score)) for score in judgement.distribution]
             for field, figure in figures:
-                if figure is not None and not scale.lowest <= figure <= scale.max:
-                    problem = f"{field}: {figure:g} is off the scale {scale.lowest} to {scale.max} of rubric {rubric.name}"
+                if figure is not None and not lowest <= figure <= highest:
+                    problem = f"{field}: {figure:g} is off the scale {lowest} to {highest} of rubric {rubric.name}"
                     break
         if problem is not None:
             raise UserError(f"judgement of dialogue {judgement.dialogue_id} by {judgement.judge}: {problem}")

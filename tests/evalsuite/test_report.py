@@ -391,4 +391,4 @@ def test_full_benchmark_stays_below_40_mb(benchmark: tuple[Path, int]) -> None:
     content = benchmark_content(count)
     assert len(content.tally.dialogues) == count
     assert sum(len(turn.text) for dialogue in content.tally.dialogues for turn in dialogue.turns) / count > 4500
-    assert page.stat().st_size < 4e6 + 36e6 * count / 8512
+    assert page.stat().st_size < 4.3e6 + 35.7e6 * count / 8512  # plotly, and what grows with the run
