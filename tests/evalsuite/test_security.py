@@ -314,7 +314,7 @@ def test_policy_names_exactly_the_scripts_of_the_page(tmp_path: Path) -> None:
     hashes = ["'sha256-" + base64.b64encode(hashlib.sha256(body.encode()).digest()).decode() + "'" for body in runnable]
     assert re.search(r"script-src ([^;]*);", policy).group(1).split() == hashes  # type: ignore[union-attr]
     assert policy.startswith("default-src 'none';") and "unsafe-eval" not in policy and "http" not in policy
-    assert runnable[-1].count("plotly.js v") == 1 and len(packed) < 2.2e6
+    assert runnable[-1].count("plotly.js v") == 1 and len(packed) < 2.3e6
     assert not [a for _, a in page.elements if a.get("src") or (a.get("href") or "#").startswith(("http", "//"))]
 
 
