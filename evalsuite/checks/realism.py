@@ -224,7 +224,9 @@ def realism_tables(
         halves = group_by(of_people, lambda dialogue: int(digest(card_of(dialogue), 2), 16) % 2)
         among = told_apart(halves.get(0, []), halves.get(1, []))
         for seeker, talks in group_by((d for d in simulated if d.language == language), seeker_of).items():
-            rows.append((seeker, "told apart from people by a classifier, %", among, told_apart(of_people, talks), None))
+            rows.append(
+                (seeker, "lines that a classifier assigns to the right side, %", among, told_apart(of_people, talks), None)
+            )
             pairs = zip(labels, compared(side_of(of_people, language, tags), side_of(talks, language, tags)), strict=True)
             rows += [(seeker, label, *cells) for label, cells in pairs if cells[1].n]
         notes = [

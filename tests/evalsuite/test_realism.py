@@ -204,7 +204,7 @@ def test_the_report_sets_the_seekers_beside_people(esc_eval: EscEval, tmp_path: 
     write_jsonl(tmp_path / "people.jsonl", drawn(rng, 20, 0, "p"))
     assert esc_eval("report", "run", "--seekers", "people.jsonl") == (0, "")
     table = (run / "tables" / "realism-en.csv").read_text()
-    assert 'bot,"told apart from people by a classifier, %"' in table and "self-disclosure" in table
+    assert 'bot,"lines that a classifier assigns to the right side, %"' in table and "self-disclosure" in table
     assert "Seekers against people" in (run / "report.html").read_text()
     tags = tmp_path / "tags"
     write_jsonl(tags / "dialogues.jsonl", [*drawn(rng, 20, 0, "p"), *talks])
