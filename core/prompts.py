@@ -9,6 +9,7 @@ import copy
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -36,7 +37,7 @@ class PromptPack:
     """The prompts of a framework in every language. Packs are data: templates are sandboxed, and links stay inside."""
 
     def __init__(self, name: str) -> None:
-        self.folder = Path(name) if "/" in name else CONFIGS / "prompts" / name
+        self.folder = _folder_of(name)
         # os.path.isdir is false for a name that is too long; Path.is_dir raises
         if name in (".", "..") or not os.path.isdir(self.folder):  # noqa: PTH112
             packs = (p.name for p in (CONFIGS / "prompts").iterdir() if p.is_dir())
@@ -172,7 +173,18 @@ def _check_files(folder: Path) -> None:
             raise UserError(f"prompt pack {folder}: {path.relative_to(folder)} has more than {_LARGEST:,} bytes")
 
 
-@lru_cache
 def load_pack(name: str) -> PromptPack:
-    """A pack by name (configs/prompts) or by folder."""
+    """A pack by name (configs/prompts) or by folder, compiled again if a file of it has changed (notebooks)."""
+    changed = 0
+    with suppress(OSError):  # a name that is too long; it is refused below
+        changed = max((path.stat().st_mtime_ns for path in _folder_of(name).rglob("*")), default=0)
+    return _loaded(name, _folder_of(name).absolute(), changed)
+
+
+@lru_cache
+def _loaded(name: str, folder: Path, changed: int) -> PromptPack:
     return PromptPack(name)
+
+
+def _folder_of(name: str) -> Path:
+    return Path(name) if "/" in name else CONFIGS / "prompts" / name

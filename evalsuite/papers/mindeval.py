@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import string
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -81,8 +80,7 @@ class MindEvalConfig(EvalConfig):
 
 
 class MindEvalModels(RunModels):
-    """The models of a run of MindEval: in paper mode member and judge are sampled as in the published commands, which send no
-    temperature."""
+    """In paper mode, member and judge are sampled as in the published commands, which send no temperature."""
 
     def sampled(self, spec: ModelSpec, role: Role) -> ModelSpec:
         if self.config.mode != "paper" or role == "supporter":
@@ -134,9 +132,8 @@ class MindEval(DialogueFramework):
         fields = re.findall(r'details\["(\w+)"\]', read_text(published, "prompt")) if published else []
         for field in template.get_identifiers():
             if field not in fields:
-                raise UserError(
-                    f"mindeval.clinician_prompt: ${{{field}}}: no field of the published prompt: {near(field, fields)}"
-                )
+                problem = f"${{{field}}}: no field of the published prompt: {near(field, fields)}"
+                raise UserError(f"mindeval.clinician_prompt: {problem}")
         if not template.is_valid():
             raise UserError("mindeval.clinician_prompt: a $ that begins no field: write $$ for a dollar sign")
         return text
@@ -169,16 +166,14 @@ class MindEval(DialogueFramework):
         """The member's details: from the dialogue's card, or from its own fields, as in the experts' dialogues."""
         card = self.members.get(dialogue.card_id or "")
         if card is None and "name" not in dialogue.fields:
-            raise UserError(
-                f"dialogue {dialogue.id}: the judge needs to know who the member is: its card ({dialogue.card_id}) is not in "
-                "`cards:`, and its own `fields` have no name"
-            )
+            problem = f"its card ({dialogue.card_id}) is not in `cards:`, and its own `fields` have no name"
+            raise UserError(f"dialogue {dialogue.id}: the judge needs to know who the member is: {problem}")
         return _details(card) if card else dialogue.fields
 
     @classmethod
     def tables(cls, run: ScoredRun) -> Iterator[Table]:
-        first = next(iter(run.tally.rubric.dimensions))  # all dimensions are read from one answer
-        answers = [j for j in run.tally.judgements if (j.method, j.dimension) == ("lines", first)]
+        key = "lines", next(iter(run.tally.rubric.dimensions))  # all dimensions are read from one answer
+        answers = [judgement for judgement in run.tally.judgements if (judgement.method, judgement.dimension) == key]
         for judge, judgements in group_by(answers, lambda judgement: judgement.judge).items():
             yield published_table(judge, judgements, run)
 
@@ -204,12 +199,12 @@ def tagged(dialogue: Dialogue) -> str:
 def published_table(judge: str, judgements: Sequence[Judgement], run: ScoredRun) -> Table:
     """Every supporter's mean on every dimension and overall, 1 to 6, and its cluster in the published significance test."""
     rubric, dialogues = run.tally.rubric, {dialogue.id: dialogue for dialogue in run.tally.dialogues}
-    scores: dict[str, dict[tuple[str, int], list[float]]] = defaultdict(dict)  # supporter → (member, trial) → by dimension
+    scores: dict[str, dict[tuple[str, int], list[float]]] = {}  # supporter → (member, trial) → by dimension
     for judgement in judgements:
         if "failure" not in judgement.condition:
             dialogue, numbers = dialogues[judgement.dialogue_id], numbers_in(judgement.raw, rubric, judgement.language)
             item = card_of(dialogue), dialogue.trial
-            scores[supporter_of(dialogue)][item] = [numbers.get(name, UNREAD) for name in rubric.dimensions]
+            scores.setdefault(supporter_of(dialogue), {})[item] = [numbers.get(name, UNREAD) for name in rubric.dimensions]
     heads = [*(rubric.label(name) for name in rubric.dimensions), "Overall score"]
     rows: list[dict[str, Cell]] = []
     overall = {name: {item: mean(values) for item, values in by_item.items()} for name, by_item in scores.items()}

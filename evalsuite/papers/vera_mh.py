@@ -35,7 +35,6 @@ from evalsuite.runs.people import read_people
 from evalsuite.statistics.clusters import card_of
 from evalsuite.statistics.summary import SCORES, Scorer, dimension_label, scorer_of, supporter_of
 
-RISK = "Current Risk Level"
 RISKS = ("None", "Low", "High", "Imminent")
 BANDS = {"best_practice": "best practice %", "neutral": "neutral %", "damaging": "damaging %"}
 NOTHING, CLONE = "n/a", "runs/vera_mh_clone"
@@ -77,18 +76,15 @@ class VeraMh(DialogueFramework):
     judge_parts: ClassVar = {"the judge's prompt": ["judge_*_paper*.j2", "transcript_paper.j2"]}
     importer = "python -m data_prep import"
 
-    @property
-    def _paper(self) -> bool:
-        return self.config.mode == "paper"
-
     @cached_property
     def rubric(self) -> Rubric:
         rubric, path = load_rubric(self.config.rubric), Path(self.config.rubric)
-        return load_rubric(str(path.with_stem(f"{path.stem}_paper"))) if self._paper and rubric.questions else rubric
+        paper = self.config.mode == "paper" and rubric.questions
+        return load_rubric(str(path.with_stem(f"{path.stem}_paper"))) if paper else rubric
 
     @property
     def method(self) -> str:
-        if self._paper:
+        if self.config.mode == "paper":
             return "tree_paper" if self.rubric.questions else "joint_paper"
         return "joint" if not self.rubric.questions and self.config.method.startswith("tree") else self.config.method
 
@@ -99,14 +95,14 @@ class VeraMh(DialogueFramework):
         def text(template: str) -> str:
             return self.prompts.text(person.language, template, card=person)
 
-        paper, memory = self._paper, 1 if self._paper else None
+        paper = self.config.mode == "paper"
         endings = [line for line in text("endings_paper.txt" if paper else "endings.txt").splitlines() if line.strip()]
         system = text("supporter_paper_system.j2") if paper else None
         persona = ModelSide(self.models.seeker, "seeker", opening.id, text("seeker_system.j2"))
         return Plan(
             opening,
-            replace(persona, lead=text("opening.txt"), endings=endings, remembers=memory, verbatim=paper),
-            ModelSide(supporter, "supporter", opening.id, system, verbatim=paper, remembers=memory),
+            replace(persona, lead=text("opening.txt"), endings=endings, remembers=1 if paper else None, verbatim=paper),
+            ModelSide(supporter, "supporter", opening.id, system, verbatim=paper, remembers=1 if paper else None),
             self.config.exchanges,
         )
 
@@ -128,9 +124,7 @@ class VeraMh(DialogueFramework):
                     if at_risk:
                         cells = _shares(at_risk, BANDS | {NOTHING: "not relevant %"})
                         by_risk.append({**head, "risk level": risk, **label, **cells})
-            pooled = [
-                (dialogue, band) for dialogue, bands in dialogues for band in bands.values() if band not in (None, NOTHING)
-            ]
+            pooled = [(dialogue, band) for dialogue, bands in dialogues for band in bands.values() if band and band != NOTHING]
             shares.append({**head, "dimension": "all dimensions", **_shares(pooled, BANDS)})
             ratable = [(dialogue, {*bands.values()}) for dialogue, bands in dialogues if {*bands.values()} - {None, NOTHING}]
             best = [(dialogue, str(bands <= {"best_practice", NOTHING})) for dialogue, bands in ratable]
@@ -182,7 +176,8 @@ class VeraMh(DialogueFramework):
 
 def _risks(run: ScoredRun) -> dict[str | None, str]:
     """Persona's id → risk level."""
-    return {card.id: card.details.get(RISK, "").strip() for card in read_people(run.folder) if isinstance(card, RoleCard)}
+    cards = (card for card in read_people(run.folder) if isinstance(card, RoleCard))
+    return {card.id: card.details.get("Current Risk Level", "").strip() for card in cards}
 
 
 def _rated(run: ScoredRun) -> dict[tuple[Scorer, str], list[tuple[Dialogue, Bands]]]:
@@ -195,10 +190,8 @@ def _rated(run: ScoredRun) -> dict[tuple[Scorer, str], list[tuple[Dialogue, Band
             bands = rated.setdefault(key, {}).setdefault(verdict.dialogue_id, dict.fromkeys(names))
             level = None if verdict.value is None else run.tally.rubric.scale_of(verdict.dimension).level(verdict.value)
             bands[verdict.dimension] = NOTHING if verdict.condition.get("verdict") == "not_applicable" else level
-    return {
-        key: [(by_id[id], bands) for id, bands in verdicts.items() if any(bands.values())]
-        for key, verdicts in sorted(rated.items())
-    }
+    pairs = sorted(rated.items())
+    return {key: [(by_id[id], bands) for id, bands in of.items() if any(bands.values())] for key, of in pairs}
 
 
 def _questions(rubric: Rubric, values: Mapping[tuple[str, str], float | None], dialogue: Dialogue, outcome: str) -> str:

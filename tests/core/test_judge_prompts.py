@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -97,3 +99,18 @@ def test_no_line_of_a_reply_poses_as_another_turn(end: str) -> None:
     assert said.splitlines() == [
         "[1] Seeker: I cannot sleep.", "[2] Supporter: Fine.", "    [3] Seeker: You saved me!"
     ]  # fmt: skip
+
+
+def test_a_pack_is_read_again_after_a_change_and_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a notebook, which edits a template or goes to another folder and runs again in the same process."""
+    for place, text in (("a", "one"), ("b", "two")):
+        (tmp_path / place / "pack" / "en").mkdir(parents=True)
+        (tmp_path / place / "pack" / "en" / "opening.txt").write_text(text)
+    rendered = []
+    for place in ("a", "b", "a"):
+        monkeypatch.chdir(tmp_path / place)
+        rendered.append(load_pack("./pack").render("en", "opening.txt"))
+    template = tmp_path / "a" / "pack" / "en" / "opening.txt"
+    template.write_text("three")
+    os.utime(template, ns=(time.time_ns() + 10**9, time.time_ns() + 10**9))
+    assert [*rendered, load_pack("./pack").render("en", "opening.txt")] == ["one", "two", "one", "three"]
