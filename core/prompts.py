@@ -21,7 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from core.errors import UserError, near
 from core.files import CONFIGS, digest, read_object, read_text, sha256_file
-from core.languages import ENGLISH, folders, lineage, name_of, tell
+from core.languages import ENGLISH, FOLDER, folders, lineage, name_of, tell
 from core.records import Language
 
 # Errors that a template's use of its values can raise (SyntaxError: from 20 nested loops, in the Python that Jinja makes).
@@ -174,15 +174,16 @@ def _check_files(folder: Path) -> None:
 
 
 def load_pack(name: str) -> PromptPack:
-    """A pack by name (configs/prompts) or by folder, compiled again if a file of it has changed (notebooks)."""
-    changed = 0
+    """A pack by name (configs/prompts) or by folder, compiled again if one of its files has changed (notebooks)."""
+    folder = _folder_of(name)
     with suppress(OSError):  # a name that is too long; it is refused below
-        changed = max((path.stat().st_mtime_ns for path in _folder_of(name).rglob("*")), default=0)
-    return _loaded(name, _folder_of(name).absolute(), changed)
+        files = [path for place in (folder, *Path(FOLDER).glob(f"*/prompts/{folder.name}")) for path in place.rglob("*")]
+        return _loaded(name, os.getcwd(), tuple((path, path.stat().st_mtime_ns) for path in files))  # noqa: PTH109
+    return PromptPack(name)
 
 
 @lru_cache
-def _loaded(name: str, folder: Path, changed: int) -> PromptPack:
+def _loaded(name: str, place: str, files: tuple[tuple[Path, int], ...]) -> PromptPack:
     return PromptPack(name)
 
 

@@ -124,11 +124,9 @@ def test_ones_own_folder_comes_first_and_what_it_lacks_is_told(tmp_path: Path, c
     (folder / "prompts" / "esc_eval").mkdir(parents=True)
     (folder / "prompts" / "esc_eval" / "greeting.txt").write_text("Moin.")
     (folder / "words.yaml").write_text("seeker: Mensch\n")
-    load_pack.cache_clear()
     assert greeting(load_pack("esc_eval"), "de") == "Moin." and "[1] Mensch: …" in asked("de")[1]
     assert "Du bewertest" in asked("de")[0], "what the folder lacks comes from the package"
     assert capsys.readouterr().err == "" and words("de-AT").seeker == "Mensch" and words("de").age == "Alter"
-    load_pack.cache_clear()
 
 
 def test_a_rubric_in_one_language_is_asked_in_that_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,6 @@ Run = Callable[..., Any]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("data_prep.commands.language.console", Console(width=4000))
-    load_pack.cache_clear()
     return lambda *arguments: CliRunner().invoke(app, ["language", *arguments])
 
 

@@ -122,7 +122,6 @@ def test_the_judge_can_be_asked_in_its_own_pack(esc_eval: EscEval, tmp_path: Pat
         assert runs[1]["score"] == runs[2]["score"] and runs[1]["score"]["prompts"]["pack"] == "./mine"
 
         (tmp_path / "mine" / "en" / "judge_system.j2").write_text("Score it.")
-        load_pack.cache_clear()
         code, err = esc_eval("run", "--config", "c.yaml", "--set", "judge_prompts=./mine", "--out", "b", *url)
         assert code == 2 and "another score config: prompts.fingerprint" in err
 
