@@ -15,6 +15,7 @@ from core.masking import problem_of
 from core.records import Message
 from core.specs import ModelSpec
 from serve import http
+from serve.answers import Reply
 from serve.callables import CallableSpec
 from serve.dialect import FORMS, LIMITS, PROBE, PROBED, PROBES, TRIED, Dialect, Retreat, Voice, assumed
 from serve.failures import OutOfQuota, Rejected, ServerLost, Unanswered
@@ -128,25 +129,54 @@ class DialectClient(Transport):
         voice: Voice,
         messages: list[Message] | None = None,
         replaced: int | None = None,
+        tried: Dialect | None = None,
     ) -> tuple[Completion, dict[str, Any]]:
-        """The server's answer and the request it answers. Anything still unknown about the server's dialect is tried out."""
+        """The server's answer and the request it answers. Anything still unknown about the server's dialect is found out first,
+        unless the question itself tries a dialect (`tried`): then its errors are raised."""
+        url, opened = self.base_url(spec, question.served_name), question.sample.get("probe") in ("hello", "refusal")
         while True:
             # A verdict needs a constraint, and only a trial shows which one a server accepts.
-            if question.formed and voice.dialect.constraint is None:
+            if tried is None and question.formed and voice.dialect.constraint is None:
                 await self._find_form(spec, question, voice, None)
-            async with voice.adapting:  # wait while another call's refusal is diagnosed
-                dialect = voice.dialect
+            if tried is None:
+                async with voice.adapting:  # wait while another call's refusal is diagnosed
+                    pass
+            dialect = tried or voice.dialect
             body = question.body(dialect, messages)
             if replaced is not None and "seed" in body:  # the same seed would draw the same answer
                 body["seed"] = int(digest([body["seed"], replaced], 7), 16)
             # Fields that the server has accepted before are safe; others may be refused or ignored.
             accepted = voice.takes(body)
+            room = _Room(spec, voice, body)
             try:
-                completion = await self._with_room(spec, question, body, voice)
+                while not room.suffices:
+                    request = room.request
+                    doubtful = opened or (_asks_form(body) and not voice.doubted and not voice.takes(request))
+                    try:
+                        completion = await self.send(spec, url, question, request | spec.endpoint.extra_body, doubtful)
+                    except Rejected as error:
+                        if not room.narrows(error):
+                            raise
+                        continue
+                    if room.widens(completion.reply):
+                        await self._learn(spec, question.served_name, voice)
+                        self._tell(f"model {spec.name} reasons: it gets {spec.reasoning_room:,} more tokens per reply for that")
             except (Rejected, ServerLost) as error:
-                if not await self._adapted(spec, question, voice, dialect, error):
+                if tried or not await self._adapted(spec, question, voice, dialect, error):
                     raise
                 continue
+            reply = completion.reply
+            room.note()
+            for notice in voice.notices(reply, room.size):
+                await self._learn(spec, question.served_name, voice)
+                self._tell(f"warning: model {spec.name}: {notice}")
+            if problem := model_problem(self._models, spec, question.served_name, reply.model):
+                problem = f"{self._route(spec, url).where}: {problem}"
+                self.threshold.end(problem)
+                raise Rejected(problem)
+            completion = replace(completion, reply=question.unwrapped(reply, body))
+            if tried:
+                return completion, body
             if not accepted:
                 if not question.could_say(completion.reply, body):  # the field may have been ignored
                     await self._find_form(spec, question, voice, dialect.constraint)
@@ -197,9 +227,8 @@ class DialectClient(Transport):
             if len(voice.tried) == PROBES:
                 return False
             voice.tried.append(words)
-            body = small.body(first.after(*left))
             try:
-                await self._with_room(spec, small, body, voice)
+                _, body = await self._answered(spec, small, voice, tried=first.after(*left))
             except (Rejected, ServerLost) as refused:
                 if refused.status not in REFUSED:
                     raise
@@ -253,9 +282,8 @@ class DialectClient(Transport):
         probe = replace(plain, choices=PROBED)
         while True:
             dialect = voice.dialect.model_copy(update={"constraint": constraint})
-            body = probe.body(dialect)
             try:
-                reply = (await self._with_room(spec, probe, body, voice)).reply
+                completion, _ = await self._answered(spec, probe, voice, tried=dialect)
             except (Rejected, ServerLost) as error:
                 if error.status not in REFUSED:
                     raise
@@ -266,58 +294,55 @@ class DialectClient(Transport):
                 if voice.dialect == before:
                     return False
                 continue
-            return reply.text.strip() in PROBED
+            return completion.reply.text.strip() in PROBED
 
-    async def _with_room(self, spec: ModelSpec, question: Question, body: dict[str, Any], voice: Voice) -> Completion:
-        """The server's answer. Once a model's reasoning has cut off a reply, the model gets room for reasoning in addition, and
-        that call is repeated. If the server refuses so much room, less is requested."""
-        url = self.base_url(spec, question.served_name)
-        size = sum(len(message["content"].encode()) for message in body["messages"]) if voice.measures else 0
-        limit = next(name for name in LIMITS if name in body)
-        most, room, refused = voice.dialect.most_tokens or 2**31, 0, False
 
-        def wider() -> int:
-            context = voice.context or spec.context_length
-            return int(min(voice.room(spec.reasoning_room, context, body[limit], size), max(most - body[limit], 0)))
+class _Room:
+    """The room for reasoning in a request, in addition to the reply's own limit. Once a model's reasoning has cut off a reply,
+    the model gets such room, and that call is repeated. If the server refuses so much room, less is requested."""
 
-        # `room` is added to the reply's own limit: from the start if the model is known to reason, in a second try if its reply
-        # turns out to be nothing but reasoning.
-        if roomy := voice.reasons:
-            room = wider()
-        while True:
-            request = {**body, limit: body[limit] + room}
-            doubtful = question.sample.get("probe") in ("hello", "refusal") or (
-                _asks_form(body) and not voice.doubted and not voice.takes(request)
-            )
-            try:
-                completion = await self.send(spec, url, question, request | spec.endpoint.extra_body, doubtful)
-            except Rejected as error:
-                # If the server has accepted as large a limit before, the room is not the cause.
-                if not room or error.status not in UNSUPPORTED or request[limit] <= voice.largest:
-                    raise
-                room, refused = room // 2 if room > _LEAST_ROOM else 0, True
-                continue
-            reply = completion.reply
-            # the room itself may have made the context overflow
-            if room and reply.finish_reason == "context_overflow" and not reply.text:
-                room = room * 3 // 4 if room > _LEAST_ROOM else 0
-            elif reply.needs_room and not roomy and (room := wider()):
-                roomy = voice.reasons = True
-                await self._learn(spec, question.served_name, voice)
-                self._tell(f"model {spec.name} reasons: it gets {spec.reasoning_room:,} more tokens per reply for that")
-            else:
-                break
-        voice.largest = max(voice.largest, request[limit])
-        if refused and room:
-            voice.dialect = voice.dialect.model_copy(update={"most_tokens": request[limit]})
-        for notice in voice.notices(reply, size):
-            await self._learn(spec, question.served_name, voice)
-            self._tell(f"warning: model {spec.name}: {notice}")
-        if problem := model_problem(self._models, spec, question.served_name, reply.model):
-            problem = f"{self._route(spec, url).where}: {problem}"
-            self.threshold.end(problem)
-            raise Rejected(problem)
-        return Completion(question.unwrapped(reply, body), completion.attempts, completion.seconds)
+    def __init__(self, spec: ModelSpec, voice: Voice, body: dict[str, Any]) -> None:
+        self._spec, self._voice, self._body = spec, voice, body
+        self._limit = next(name for name in LIMITS if name in body)
+        self.size = sum(len(message["content"].encode()) for message in body["messages"]) if voice.measures else 0
+        # It is given from the start if the model is known to reason, else in a second try of a reply that is only reasoning.
+        self._given, self._refused, self.suffices = voice.reasons, False, False
+        self._tokens = self._wider() if voice.reasons else 0
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """The request with its room."""
+        return {**self._body, self._limit: self._body[self._limit] + self._tokens}
+
+    def _wider(self) -> int:
+        own, most, context = self._body[self._limit], self._voice.dialect.most_tokens, self._voice.context
+        wanted = self._voice.room(self._spec.reasoning_room, context or self._spec.context_length, own, self.size)
+        return int(min(wanted, max((most or 2**31) - own, 0)))
+
+    def narrows(self, error: Rejected) -> bool:
+        """Whether to repeat a rejected request with less room: not if the server has accepted as large a limit before."""
+        if not self._tokens or error.status not in UNSUPPORTED or self.request[self._limit] <= self._voice.largest:
+            return False
+        self._tokens, self._refused = self._tokens // 2 if self._tokens > _LEAST_ROOM else 0, True
+        return True
+
+    def widens(self, reply: Reply) -> bool:
+        """Whether a reply shows that the model reasons, so that the request is repeated with room."""
+        if self._tokens and reply.finish_reason == "context_overflow" and not reply.text:  # the room may have caused it
+            self._tokens = self._tokens * 3 // 4 if self._tokens > _LEAST_ROOM else 0
+        elif reply.needs_room and not self._given and (wider := self._wider()):
+            self._tokens, self._given, self._voice.reasons = wider, True, True
+            return True
+        else:
+            self.suffices = True
+        return False
+
+    def note(self) -> None:
+        """Note the limit that the server has accepted."""
+        self._voice.largest = max(self._voice.largest, self.request[self._limit])
+        if self._refused and self._tokens:
+            changes = {"most_tokens": self.request[self._limit]}
+            self._voice.dialect = self._voice.dialect.model_copy(update=changes)
 
 
 def _asks_form(body: Mapping[str, Any]) -> bool:
