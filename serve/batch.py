@@ -29,6 +29,7 @@ from serve.store import CallStore
 T = TypeVar("T")
 J = TypeVar("J")
 R = TypeVar("R")
+E = TypeVar("E")
 _LINE_EVERY_S = 30.0  # seconds between two lines of progress without a terminal
 ServerVersions = dict[str, str | None]  # by model; None if a server reports none
 
@@ -121,20 +122,28 @@ class Phase:
 
 
 @dataclass
-class Desk:
-    """The means for answering jobs: the models, their servers and client, and the console for progress.
+class Desk(Generic[J, R, E]):
+    """Jobs to answer, and the means: the models, their servers and client, and the console for progress.
 
     `client` makes a client from `endpoints`, `offline` and `down`. `servers` yields the phases (usually one), whose servers are
-    up by then. `names` are the names under which a model must be served.
+    up by then. `names` are the names under which a model must be served. `title` and `unit` are for the progress bar.
     """
 
     specs: Sequence[ModelSpec]
     console: Console
     client: Callable[..., ChatClient]
     servers: Callable[[], Generator[Phase, None, None]]
+    jobs: Sequence[J]
+    work: Callable[[ChatClient, J], Awaitable[R]]
+    title: str
+    unit: str
+    done: Callable[[Answers[R]], E]
+    """Makes what `answered` returns of the answers to all jobs."""
     names: Callable[[ModelSpec], Sequence[str]] = lambda spec: [spec.served_name()]
-    done: Callable[[Answers[Any]], None] = lambda answers: None
-    """Called with the answers to all jobs."""
+    order: Callable[[ChatClient, J], Any] = lambda client, job: 0
+    """Jobs begin in this order: by the number of earlier failures, so that failing jobs do not keep others from being asked."""
+    checked: Callable[[ServerVersions], None] = lambda versions: None
+    """Gets the versions of the servers before anything is asked."""
 
 
 @dataclass(frozen=True, repr=False)  # asyncio.run calls repr, which would take seconds and as much memory as all records
@@ -151,26 +160,16 @@ class Answers(Generic[R]):
     in_flight: Mapping[str, int]
 
 
-def answered(
-    desk: Desk,
-    jobs: Sequence[J],
-    work: Callable[[ChatClient, J], Awaitable[R]],
-    title: str,
-    unit: str,
-    order: Callable[[ChatClient, J], Any] = lambda client, job: 0,
-    checked: Callable[[ServerVersions], None] | None = None,
-) -> Answers[R]:
-    """Do `work` on every job: from the store if it has all answers, else with servers.
-
-    `title` and `unit` are for the progress bar. Jobs begin by ascending `order`, the number of earlier failures, so that
-    failing jobs do not keep others from being asked. `checked` gets the versions of the servers before anything is asked.
-    Raises `UserError` if a model is not served.
+def answered(desk: Desk[J, R, E]) -> E:
+    """Do the work on every job: from the store if it has all answers, else with servers. Raises `UserError` if a model is not
+    served.
 
     A job has no result (`NotUp`) if it needs a model that is not up, or a call beyond the budget.
 
     If models are up in several phases, a job stops when it asks a model of a later phase, and begins again in the next phase:
     its earlier answers are in the store.
     """
+    jobs = desk.jobs
     versions: ServerVersions = {}
 
     async def everything(phase: Phase | None, down: Mapping[str, str | None], ended: Threshold | None = None) -> Answers[R]:
@@ -184,18 +183,18 @@ def answered(
             for spec in phase.specs if phase else ():
                 await client.check(spec, desk.names(spec))
                 versions[spec.name] = await client.server_version(spec, min(desk.names(spec)))
-            if checked and phase:
-                checked(versions)
-            named = title
+            if phase:
+                desk.checked(versions)
+            named = desk.title
             if phase and phase.of > 1:
                 named += f" {phase.number}/{phase.of} ({', '.join(spec.name for spec in phase.specs)})"
-            with rare_collections(), CallProgress(len(jobs), client, console, named, unit) as progress:
-                places = iter(sorted(range(len(jobs)), key=lambda place: order(client, jobs[place])))
+            with rare_collections(), CallProgress(len(jobs), client, console, named, desk.unit) as progress:
+                places = iter(sorted(range(len(jobs)), key=lambda place: desk.order(client, jobs[place])))
 
                 async def worker() -> None:  # takes the next job as soon as one ends
                     for place in places:
                         try:
-                            results[place] = await work(client, jobs[place])
+                            results[place] = await desk.work(client, jobs[place])
                         except NotReached:
                             continue
                         except NotUp:  # done for this phase
@@ -213,9 +212,7 @@ def answered(
 
     # First without servers: if all answers are in the store, none is started.
     with suppress(NotStored):
-        stored = asyncio.run(everything(None, {}))
-        desk.done(stored)
-        return stored
+        return desk.done(asyncio.run(everything(None, {})))
     named = {spec.name for spec in desk.specs}
     done: list[tuple[Phase, Answers[R]]] = []
     failed: dict[str, str] = {}
@@ -236,9 +233,7 @@ def answered(
                 lost = dict.fromkeys(named, f"not asked any more: the run ended early: {ended.cause}")
                 done.append((last, asyncio.run(everything(last, lost, ended))))
                 break
-    answers = _joined(done) if len(done) > 1 else done[0][1]
-    desk.done(answers)
-    return answers
+    return desk.done(_joined(done) if len(done) > 1 else done[0][1])
 
 
 def _joined(done: Sequence[tuple[Phase, Answers[R]]]) -> Answers[R]:
@@ -317,11 +312,25 @@ class Batch:
             return failed.get(client.key(self.spec, question), 0) if failed else 0
 
         client = partial(ChatClient, self._calls, concurrency=self._concurrency, say=self._say, told=self._told)
-        desk = Desk([self.spec], self._console, client, self._servers)
-        answers = answered(desk, questions, reply, self.spec.name, unit, tries)
-        if cause := answers.client.threshold.cause:
-            self._say(f"ended early: {cause}")
-        return answers.results
+
+        def results(answers: Answers[Reply | Unanswered]) -> list[Reply | Unanswered]:
+            if cause := answers.client.threshold.cause:
+                self._say(f"ended early: {cause}")
+            return answers.results
+
+        desk = Desk(
+            specs=[self.spec],
+            console=self._console,
+            client=client,
+            servers=self._servers,
+            jobs=questions,
+            work=reply,
+            title=self.spec.name,
+            unit=unit,
+            done=results,
+            order=tries,
+        )
+        return answered(desk)
 
     def _say(self, text: str) -> None:
         self._console.print(text, soft_wrap=True)

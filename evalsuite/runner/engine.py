@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from serve.launch import Servers
 
 J = TypeVar("J")
+E = TypeVar("E")
 R = TypeVar("R")
 
 
@@ -138,10 +139,20 @@ class Runner:
                 raise UserError(f"endpoint for {name!r}: no such model in this run: {near(name, names)}")
 
     def desk(
-        self, stage: str, specs: Sequence[ModelSpec], needs: Callable[[], Needs] = dict, judging: str | None = None
-    ) -> Desk:
-        """The desk at which a stage asks these models (`serve.batch.answered`). Servers are started if the store lacks an
-        answer, in phases if that is faster; `needs`: what each model is asked.
+        self,
+        stage: str,
+        specs: Sequence[ModelSpec],
+        jobs: Sequence[J],
+        work: Callable[[ChatClient, J], Awaitable[R]],
+        unit: str,
+        result: Callable[[Answers[R]], E],
+        needs: Callable[[], Needs] = dict,
+        judging: str | None = None,
+        **more: Any,
+    ) -> Desk[J, R, E]:
+        """The desk at which a stage asks these models (`serve.batch.answered`). `result` makes what that returns, `more` are
+        further fields. Servers are started if the store lacks an answer, in phases if that is faster; `needs`: what each model
+        is asked.
 
         Afterwards the stage's failed calls are written (those of the judge under the stage `judging`), and its seconds if it
         asked anything. Raises `UserError` if the run would grow but no call was answered.
@@ -164,7 +175,7 @@ class Runner:
                 with self.run.timed(stage):
                     yield Phase(up, self.endpoints, failed, number, len(phases))
 
-        def done(answers: Answers[Any]) -> None:
+        def done(answers: Answers[R]) -> E:
             failures, cause = answers.client.failures, answers.client.threshold.cause
             if self.run.grows and (failures or cause) and not self.run.answered:
                 stored = len(self.run.store)
@@ -175,16 +186,31 @@ class Runner:
             for name in dict.fromkeys([stage, judging or stage]):
                 calls = [call for call in failures if name == (judging or stage if call.role == "judge" else stage)]
                 self.run.keep_failures(name, calls)
+            return result(answers)
 
-        return Desk(specs, self.console, self._client, servers, self._served_names, done)
+        return Desk(
+            specs=specs,
+            console=self.console,
+            client=self._client,
+            servers=servers,
+            jobs=jobs,
+            work=work,
+            unit=unit,
+            done=done,
+            names=self._served_names,
+            **{"title": stage, **more},
+        )
 
     def judged(self, stage: str, jobs: Sequence[J], work: Callable[[ChatClient, J], Awaitable[R]], unit: str) -> Answers[R]:
         """The results of `work` on every job, which asks only the judge. Prints a line if the stage ended early."""
         judge = self.resolved.models.judge
-        answers = answered(self.desk(stage, [judge]), jobs, work, judge.name, unit)
-        if cause := answers.client.threshold.cause:
-            self.say(f"ended early: {cause}")
-        return answers
+
+        def result(answers: Answers[R]) -> Answers[R]:
+            if cause := answers.client.threshold.cause:
+                self.say(f"ended early: {cause}")
+            return answers
+
+        return answered(self.desk(stage, [judge], jobs, work, unit, result, title=judge.name))
 
     def _client(self, endpoints: Mapping[str, str], offline: bool, down: Mapping[str, str | None]) -> ChatClient:
         config = self.resolved.config

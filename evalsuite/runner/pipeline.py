@@ -31,6 +31,7 @@ from evalsuite.runs.people import PEOPLE, write_people
 from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.runs.spool import Written
 from evalsuite.runs.versions import code, versions
+from serve.batch import answered
 from serve.client import ChatClient
 
 _PLAYED = [name.removesuffix(".jsonl") for name in PEOPLE]
@@ -71,7 +72,7 @@ def simulate(runner: Runner, score: bool) -> Outcome:
         return outcome
     plans, specs = _cast(requested, score)
     jobs = plans if all_requested else _with_plans_held(resolved, plans)
-    outcome = Work(runner, resolved, "simulate", specs, jobs, {plan.id for plan in plans}, judging).do()
+    outcome = answered(Work(runner, resolved, "simulate", specs, jobs, {plan.id for plan in plans}, judging).desk())
     write_people(run.folder, resolved.played)
     _drop_outdated(runner, resolved, outcome.dialogues, judging)
     if resolved.shard and outcome.unfinished:  # it would pass for a whole shard
@@ -166,7 +167,7 @@ def score(runner: Runner, dialogues: Path, given: Sequence[Dialogue] | None = No
         resolved.shown.profile(dialogue)  # raises for an unknown seeker before anything is started
     claim_set(run, judging, RunIdentity(resolved).score(), _grows(resolved, "score"))
     specs = [resolved.models.judge, *resolved.completing(chosen)]
-    outcome = Work(runner, resolved, judging.stage, specs, chosen, requested, judging).do()
+    outcome = answered(Work(runner, resolved, judging.stage, specs, chosen, requested, judging).desk())
     if resolved.shard and outcome.unfinished:
         return outcome
     if from_elsewhere:
@@ -187,7 +188,7 @@ def score_gold(runner: Runner) -> Outcome:
     run.claim("gold", RunIdentity(resolved).gold(), grows)
     part = resolved.shard.take(dialogues) if resolved.shard else dialogues
     specs, ids = [resolved.models.judge, *resolved.completing(part)], {dialogue.id for dialogue in part}
-    outcome = Work(runner, resolved, judging.gold_stage, specs, part, ids, judging).do()
+    outcome = answered(Work(runner, resolved, judging.gold_stage, specs, part, ids, judging).desk())
     if outcome.unfinished:  # agreement needs a verdict for every score
         return outcome
     write_jsonl(run.folder / "gold_dialogues.jsonl", dialogues)

@@ -18,7 +18,7 @@ from evalsuite.runs.judgement_sets import JudgementSet
 from evalsuite.runs.spool import Piece, Records, Spool
 from evalsuite.runs.versions import versions
 from serve.answers import UsageTally
-from serve.batch import Desk, answered
+from serve.batch import Answers, Desk
 from serve.budget import Share
 from serve.callables import PLACE, CallableSpec
 from serve.client import ChatClient
@@ -99,8 +99,8 @@ class Work:
         self._judged_as = self.judging.stage if self.judging and self.stage == "simulate" else self.stage
         self.keep_versions({})
 
-    def desk(self) -> Desk:
-        """The desk at which the dialogues are held and judged."""
+    def desk(self) -> Desk[Job, Piece, Outcome]:
+        """The desk at which the dialogues are held and judged. The stage's usage and timing are written at its end."""
 
         def needs() -> Needs:
             from evalsuite.runner.forecast import workloads  # only servers of ours need it
@@ -108,7 +108,18 @@ class Work:
             jobs = (job for job in self.jobs if job.id in self.requested)
             return workloads(self.resolved, jobs, self.judging is not None)
 
-        return self.runner.desk(self.stage, self.specs, needs, self._judged_as)
+        return self.runner.desk(
+            self.stage,
+            self.specs,
+            self.jobs,
+            self,
+            "dialogues",
+            self._outcome,
+            needs,
+            self._judged_as,
+            order=self.order,
+            checked=self.keep_versions,
+        )
 
     def order(self, client: ChatClient, job: Job) -> tuple[int, ...]:
         """A job's place in the order of beginning: dialogues that failed least often first, then card by card."""
@@ -167,9 +178,7 @@ class Work:
         except NotStored:
             return dialogue, verdicts
 
-    def do(self) -> Outcome:
-        """Do all jobs. Writes the stage's usage and timing."""
-        answers = answered(self.desk(), self.jobs, self, self.stage, "dialogues", self.order, self.keep_versions)
+    def _outcome(self, answers: Answers[Piece]) -> Outcome:
         run, client, pieces = self.runner.run, answers.client, answers.results
         usage: dict[str, dict[str, Usage]] = {}
         for name in dict.fromkeys([self.stage, self._judged_as]):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -135,8 +136,9 @@ def fork(runner: Runner, forked: Fork, draws: int, temperature: float) -> Forked
         turns = [turn.model_copy(update={"state": None}) for turn in forked.source.turns[: forked.turn]]
         return await side.speak(client, turns)
 
+    results = attrgetter("results")
     side, stage = _drawn(forked.other.supporter_side, reply_id), f"{STAGE} reply"
-    (other_reply,) = answered(runner.desk(stage, _models([other])), [side], reply, stage, "reply").results
+    (other_reply,) = answered(runner.desk(stage, _models([other]), [side], reply, "reply", results))
     if other_reply.stopped:
         why = other_reply.stopped.replace("_", " ")
         raise UserError(f"--supporter {other.name}: gave no reply at turn {forked.turn} ({why})")
@@ -147,10 +149,10 @@ def fork(runner: Runner, forked: Fork, draws: int, temperature: float) -> Forked
 
     plans = forked.branches(other_reply.text, temperature, draws)
     models = [*resolved.models.seekers, *_models([own]), resolved.models.judge]
-    desk = runner.desk(STAGE, models, lambda: workloads(resolved, plans, True))
-    answers = answered(desk, plans, go_on, STAGE, "dialogues")
-    dialogues = [dialogue for dialogue, _ in answers.results]
-    judgements = [judgement for _, verdicts in answers.results for judgement in verdicts]
+    desk = runner.desk(STAGE, models, plans, go_on, "dialogues", results, lambda: workloads(resolved, plans, True))
+    judged = answered(desk)
+    dialogues = [dialogue for dialogue, _ in judged]
+    judgements = [judgement for _, verdicts in judged for judgement in verdicts]
     write_jsonl(run.folder / "dialogues.jsonl", dialogues)
     write_jsonl(run.folder / "judgements.jsonl", judgements)
     return Forked(forked.source, forked.turn, *forked.sides, other_reply.text, dialogues, judgements)

@@ -126,8 +126,8 @@ def test_nobody_waits_for_the_slowest_of_a_wave(tmp_path: Path) -> None:
         finished.append(job)
 
     store = CallStore(tmp_path / "calls.sqlite")
-    desk = Desk([], Console(quiet=True), partial(ChatClient, store, concurrency=2), no_servers)
-    answered(desk, range(5), work, "work", "jobs")
+    client, jobs = partial(ChatClient, store, concurrency=2), range(5)
+    answered(Desk([], Console(quiet=True), client, no_servers, jobs, work, "work", "jobs", done=lambda answers: None))
     store.close()
     assert finished == [1, 2, 3, 4, 0]  # in waves of two, 2 to 4 would come after 0
 
