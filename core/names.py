@@ -13,11 +13,14 @@ from pydantic import BaseModel
 from core.errors import UserError
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_INVISIBLE = re.compile(r"[\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
+_SPACE = re.compile(r"[\xa0\u2000-\u200a\u202f\u3000]")
 
 
 def composed(text: str) -> str:
-    """The text, stripped and in Unicode's composed form (NFC): `é` is one letter, however it was typed."""
-    return unicodedata.normalize("NFC", text.strip())
+    """The text, stripped, with plain spaces, without invisible characters and in Unicode's composed form (NFC): `é` is one
+    letter, however it was typed."""
+    return unicodedata.normalize("NFC", _INVISIBLE.sub("", _SPACE.sub(" ", text)).strip())
 
 
 @lru_cache(maxsize=100_000)  # a run's records repeat the same few names

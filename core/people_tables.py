@@ -25,7 +25,8 @@ _DELIMITERS = (",", ";", "\t")
 _INDEX = re.compile(r"|Unnamed: 0")  # pandas' heading of the index column
 # What spreadsheets turn texts such as 1-2 or true into.
 _CHANGED = re.compile(
-    r"(?i)\d{1,2}[-. ][a-zä]{3,4}\.?|[a-zä]{3,4}[- ]\d{2,4}|\d{4}-\d\d-\d\d( 00:00:00)?|\d{1,2}月\d{1,2}日|TRUE|FALSE"
+    r"(?i)\d{1,2}(\. |[-. ])[^\W\d_]{3,4}\.?|[^\W\d_]{3,4}\.?[- ]\d{2,4}|\d{4}-\d\d-\d\d( 00:00:00)?|\d{1,2}月\d{1,2}日"
+    r"|\d{1,2}([/.])\d{1,2}\3(\d{4}|\d\d)|TRUE|FALSE|WAHR|FALSCH|VRAI|FAUX|VERDADERO|FALSO"
     r"|#(NULL!|DIV/0!|VALUE!|REF!|NAME\?|NUM!|N/A)"
 )
 _DECLARED = re.compile(r"sep=(.)\r?\n")  # Excel's own first line of a CSV file

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from core.errors import UserError
-from core.names import Spelt
+from core.names import Spelt, composed
 from core.records import Comparison, Dialogue, HumanScore, Judgement, Preference
 from data_prep.responses import Response, read_responses
 from data_prep.scores.held import read_held
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 READERS = {"read_table", "read_jsonl", "read_placed", "each_placed"}
 WHO = {"annotator", "judge", "user", "supporter", "simulator", "model", "a", "b"}  # fields that name people and models
 WHAT = {"id", "rubric", "dimension", "item", "source", "source_id", "question", "card", "profile", "character"}
-TYPED, NAME = "  Rene\u0301e\u3000", "Renée"
+TYPED, NAME = "\ufeff  Rene\u0301e\u200b\u3000", "Renée"
 
 
 def _read_models() -> list[type[BaseModel]]:
@@ -110,9 +110,10 @@ def test_a_difference_in_case_alone_is_an_error_that_has_both(kind: str, files: 
 
 def test_one_person_typed_in_three_ways_is_one(tmp_path: Path) -> None:
     path = tmp_path / "gold.csv"
-    rows = [f"d{number},en,{name},esc_eval,fluency,3" for number, name in enumerate(("Renée", "Rene\u0301e", " Renée "))]
+    rows = [f"d{number},en,{name},esc_eval,fluency,3" for number, name in enumerate(("Renée", "Rene\u0301e", " Renée\u200e "))]
     path.write_text("\n".join(["dialogue_id,language,annotator,rubric,dimension,value", *rows]))
     scores = gold_scores_of([path])
     assert {score.annotator for score in scores} == {NAME}
     assert of_annotators(scores, [TYPED]) == scores
     assert [person.code for person in raters_of([f"{TYPED}=en"], ["en"])] == [NAME]
+    assert composed("Anna\u00a0B") == composed("Anna\u3000B") == "Anna B"

@@ -115,7 +115,7 @@ def test_every_wrong_cell_is_told_up_to_twenty_at_once(tmp_path: Path) -> None:
 LAYOUT = SheetLayout("s", ("id", "text", "note"), ("note",), "id", "text")
 
 
-@pytest.mark.parametrize("cell", [datetime(2024, 1, 2), "2-Jan", True])
+@pytest.mark.parametrize("cell", [datetime(2024, 1, 2), "2-Jan", True, "1. Mär", "1/2/2026", "01.02.26", "WAHR"])
 def test_what_a_spreadsheet_made_of_a_text_is_told_as_that(cell: object, tmp_path: Path) -> None:
     book = openpyxl.Workbook()
     book.active.title = "s"
