@@ -71,15 +71,19 @@ def layers_that_fit(total: Callable[[int], int], room: int, most: int) -> int:
 
 
 def write_config(folder: Path, architecture: Mapping[str, Any]) -> None:
-    """A folder with a config.json alone: all that a plan needs."""
+    """A folder with a config.json, the embedded model's tokenizer and one number for weights: all that a plan needs."""
+    import torch
+    from safetensors.torch import save_file
     from transformers import AutoConfig
 
     AutoConfig.for_model(**architecture).save_pretrained(folder)
+    save_file({"number": torch.zeros(1)}, folder / "model-rest.safetensors")
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(materialise() / name, folder / name)
 
 
 def write_checkpoint(folder: Path, architecture: Mapping[str, Any]) -> int:
-    """A whole checkpoint of random weights, a file a layer, with the embedded model's tokenizer, whose vocabulary is padded;
-    its bytes.
+    """A whole checkpoint of random weights, a file a layer; its bytes. The tokenizer is the embedded model's.
 
     Every matrix repeats the same million random numbers: neither time nor memory depends on them, and drawing billions takes
     minutes.
@@ -109,8 +113,6 @@ def write_checkpoint(folder: Path, architecture: Mapping[str, Any]) -> int:
         total += sum(tensor.nbytes for tensor in tensors.values())
     index = {name: file for file, shapes in files.items() for name in shapes}
     write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": index})
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        shutil.copy(materialise() / name, folder / name)
     return total
 
 
