@@ -316,7 +316,7 @@ reproduce-table4:  ## Make table 4 from people's scores: SCORES= DIALOGUES= RANK
 	$(BIN)/esc-eval agree $(foreach judge,$(RANKER) $(JUDGES),--judgements $(TABLE4)/$(call spec_name,$(judge))/judgements.jsonl) \
 	  --gold $(TABLE4)/gold/scores.jsonl --only-shared --mode $(MODE) --against paper --out $(TABLE4)
 
-bench: setup  ## Run every benchmark and compare it with its target: client, simulation, scoring, growth, data, report, training (runs/bench/)
+bench: setup  ## Run every benchmark and compare it with its target: client, simulation, scoring, growth, report, training (runs/bench/)
 	$(BIN)/python -m tests.bench all
 
 clean:  ## Remove .venv, .venv-*, runs and caches of tools (the embedded model's cache stays)

@@ -14,7 +14,6 @@ from core.errors import run_cli
 from tests.bench import (
     client,
     coverage,
-    data,
     false_alarms,
     growth,
     known_truth,
@@ -39,7 +38,6 @@ PARTS: dict[str, Callable[..., None]] = {
     "scoring": scoring.main,
     "growth": growth.main,
     "role-sft": role_sft.main,
-    "data": data.main,
     "report": report.main,
     "training": training.main,
     "people": people.main,
@@ -63,7 +61,6 @@ QUICK: dict[str, str] = {
     "scoring": "--dialogues 6 --no-uncached",
     "growth": "--parts 20 100 1000 3000",
     "role-sft": "1400 7000",
-    "data": "--cards 100",
     "training": "--steps 6",
     "known-truth": "--samples 40",
 }

@@ -16,7 +16,6 @@ from core.statistics.bootstrap import Floats
 from evalsuite.statistics.paired import rank_ranges
 from evalsuite.statistics.suggestions import chances
 from evalsuite.trust.prediction_powered import LabelledScores, differences_of, powered
-from tests.bench.figures import Bench
 
 QUALITY = (58.0, 50.0, 50.0)  # of three supporters; the judge adds `BIAS` of its own
 BIAS = (0.0, 10.0, 4.0)
@@ -113,13 +112,3 @@ SHAPES = {
     "60 cards, 20 labels, drawn as suggest does": Shape(60, 1, 20, unsure=True),
     "40 cards × 3 dialogues, 40 labels, drawn as suggest does": Shape(40, 3, 40, unsure=True),
 }
-
-
-def add_boards(bench: Bench, samples: int) -> None:
-    """Coverage of differences and wrong ranks of every shape."""
-    for name, shape in SHAPES.items():
-        found = boards(shape, samples)
-        bench.add(f"{name}: coverage of differences, %", 100 * found.differences, at_least=93, aim="93 to 97")
-        bench.add(f"{name}: their width", found.width)
-        bench.add(f"{name}: boards with a wrong rank, %", 100 * found.wrong, at_most=6, aim="5")
-        bench.add(f"{name}: unequal pairs told apart, %", 100 * found.apart)

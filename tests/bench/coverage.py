@@ -23,18 +23,14 @@ from core.files import write_text
 from core.grouping import group_by
 from core.ledger import Build
 from core.options import name_and_value
-from core.rubrics import Scale, known_rubric
-from core.statistics.accuracy import round_half_up
+from core.rubrics import known_rubric
 from core.statistics.bootstrap import (
     POINTS,
-    SHARES,
     Floats,
     gap_levels,
     resampled_means,
-    scale_levels,
     smoothed_means,
 )
-from core.statistics.means import exact_mean
 from core.tables import Cell, Table, to_console, to_markdown
 from data_prep.scores.corpora import import_corpus
 from data_prep.scores.human import Imported
@@ -119,59 +115,29 @@ def coverage(interval: Interval, population: Population, size: int, samples: int
 
 
 def populations(imported: Imported) -> list[Population]:
-    """All of a corpus: scores, averages, differences of two scorers, clustered scores of turns, and right verdicts."""
+    """All of a corpus: the scores of each person and judge on each dimension, and differences of two of them."""
     scored: dict[tuple[str, str], dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for score in (*imported.scores, *scores_of_judges(imported.judgements)):
-        scale = _scale_of(score.rubric, score.dimension)
+        rubric_of = known_rubric(score.rubric)
+        assert rubric_of is not None, "readers of corpora name rubrics of the project"
+        scale = rubric_of.scale_of(score.dimension)
         points = (score.value - scale.min) * 100 / scale.span
         scored[score.rubric, score.annotator][score.dimension][score.dialogue_id] = points
     found = []
     for (rubric, who), dimensions in scored.items():
         for name, values in dimensions.items():
             found.append(_plain("scores", f"{rubric} {who} {name}", values.values(), POINTS))
-        shared = set.intersection(*(set(values) for values in dimensions.values()))
-        if len(dimensions) > 1:
-            means = [exact_mean(values[id] for values in dimensions.values()) for id in sorted(shared)]
-            found.append(_plain("averages", f"{rubric} {who}", means, POINTS))
     for (one, first), (other, second) in combinations(scored.items(), 2):
         for name in first.keys() & second.keys() if one[0] == other[0] else ():
             ids = sorted(first[name].keys() & second[name].keys())
             who = f"{one[0]} {one[1]} − {other[1]} {name}"
             found.append(_plain("differences", who, [first[name][i] - second[name][i] for i in ids], gap_levels(POINTS)))
-    judges = {judgement.judge for judgement in imported.judgements}
-    for (rubric, who), dimensions in scored.items():
-        people = [given for (on, name), given in scored.items() if on == rubric and name not in judges]
-        for name, values in dimensions.items() if who in judges else ():
-            gold = {id: exact_mean(given[name][id] for given in people if id in given[name]) for id in values if people}
-            span = _scale_of(rubric, name).span
-            hits = [float(round_half_up(gold[id] * span / 100) == round_half_up(values[id] * span / 100)) for id in gold]
-            found.append(_plain("right verdicts", f"{rubric} {who} {name}", [100 * hit for hit in hits], 100 * SHARES))
-    found += _clustered(imported)
     return [one for one in found if len(one.sums) >= FEWEST and one.sums.std() > 0]
-
-
-def _scale_of(name: str, dimension: str) -> Scale:
-    rubric = known_rubric(name)
-    assert rubric is not None, "readers of corpora name rubrics of the project"
-    return rubric.scale_of(dimension)
 
 
 def _plain(kind: str, name: str, values: Iterable[float], levels: Floats) -> Population:
     numbers = np.array(list(values), dtype=np.float64)
     return Population(kind, f"{kind} {name}", numbers, np.ones(len(numbers)), levels)
-
-
-def _clustered(imported: Imported) -> list[Population]:
-    """Scores of turns, dialogues drawn whole."""
-    found = []
-    for rubric, scores in group_by(imported.turn_scores, lambda score: score.rubric).items():
-        by_dialogue = [[one.value for one in group] for group in group_by(scores, lambda score: score.dialogue_id).values()]
-        values = [value for group in by_dialogue for value in group]
-        low, span = min(values), max(values) - min(values)
-        sums = np.array([sum((value - low) * 100 / span for value in group) for group in by_dialogue])
-        sizes = np.array([float(len(group)) for group in by_dialogue])
-        found.append(Population("clustered", f"clustered {rubric}", sums, sizes, scale_levels(0, 100)))
-    return found
 
 
 # --- the command --------------------------------------------------------------------------------------------------------------

@@ -36,7 +36,6 @@ from data_prep.cards import load_cards
 from data_prep.role_play.contamination import Document, document_text, link
 from data_prep.sources import parse_places, read_source
 from tests.bench.figures import OUT, Bench, OutOption
-from tests.data_prep.test_contamination import pairs
 
 SIZES = (30, 100, 300, 800, 1500)
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
@@ -95,14 +94,6 @@ def shares(cards: Sequence[RoleCard], documents: Sequence[Document], draws: int)
     return found | {len(documents): [flagged(cards, documents)]}
 
 
-def planted(language: Language, documents: Sequence[Document]) -> int:
-    """How many of the 24 pairs that were written without knowledge of the detector are found among a corpus's dialogues."""
-    given = pairs(language, "independent")
-    matches = link([pair.card for pair in given], [*(pair.document for pair in given), *documents])
-    flagged_pairs = {(match.card_id, match.document_id) for match in matches if match.flagged}
-    return len({(pair.card.id, pair.dialogue.id) for pair in given} & flagged_pairs)
-
-
 def main(
     cards: Annotated[list[Path], typer.Option("--cards", help="ESC-Eval's published cards. Repeat for more.")],
     source: SourceOption,
@@ -133,7 +124,6 @@ def main(
                 bench.add(f"{title}: {size:,} dialogues", values)
                 if corpus.kind in SUPPORT:
                     ranges[language, max(s for s in SIZES if s <= size)].append(sum(values) / len(values))
-            bench.add(f"{title}: planted pairs found, of 24", planted(language, documents))
     for (language, size), values in sorted(ranges.items()):
         bench.add(f"{language}, {size:,} dialogues or more: means over the corpora of support", values)
     bench.deliver(out)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +17,7 @@ import typer
 from core.files import write_jsonl
 from tests.bench.endpoint_process import endpoint
 from tests.bench.figures import OUT, Bench, OutOption, growth
-from tests.bench.one_run import EXCHANGES, Spent, config_of, peak_memory, spend, varied
+from tests.bench.one_run import EXCHANGES, Spent, config_of, measured, spend, varied
 
 LATENCY = 0.2
 WORDS = 110  # of a reply: ten make a dialogue of about 1,300 tokens
@@ -43,32 +42,21 @@ def merging(folder: Path, url: str, parts: int, size: int, concurrency: int, exc
     for number, out in enumerate(shards, start=1):
         spend(config_of(folder, shard=f"{number}/{parts}", out=str(out), **settings))
     merged = folder / "merged"
-    command = [sys.executable, "-m", "evalsuite.cli", "merge", *map(str, shards), "--out", str(merged)]
-    started, before = time.perf_counter(), os.times()
-    peak, after = peak_of(command), os.times()
+    before = os.times()
+    seconds, peak = measured(sys.executable, "-m", "evalsuite.cli", "merge", *shards, "--out", merged)
+    after = os.times()
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
     page = {"page": merged / "report.html", "report.json": merged / "report.json"}
     sizes = {f"{name}, MB": path.stat().st_size / 1e6 for name, path in page.items()}
     beside = [path.stat().st_size / 1e6 for path in (merged / "report_transcripts").glob("*")]
     return {
-        "s": time.perf_counter() - started,
+        "s": seconds,
         "CPU, s": cpu,
         "peak memory, MB": peak,
         **sizes,
         "files beside the page": len(beside),
         "files beside the page, MB": sum(beside),
     }
-
-
-def peak_of(command: Sequence[str]) -> float:
-    """Run a command to its end; its peak memory in MB."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    peak = 0.0
-    while process.poll() is None:
-        peak = max(peak, peak_memory(process.pid))
-        time.sleep(0.05)
-    assert process.returncode == 0, " ".join(command[:4])
-    return peak
 
 
 def slopes(peaks: dict[int, float]) -> dict[int, float]:

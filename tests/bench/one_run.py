@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -96,6 +97,18 @@ def peak_memory(process: int | str = "self") -> float:
     parent held.)"""
     found = re.search(r"^VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text(), re.M)
     return int(found[1]) * 1024 / 1e6 if found else 0.0
+
+
+def measured(*command: object) -> tuple[float, float]:
+    """Run a command to its end: (seconds, peak memory in MB)."""
+    started = time.perf_counter()
+    process = subprocess.Popen([*map(str, command)], stdout=subprocess.DEVNULL)
+    peak = 0.0
+    while process.poll() is None:
+        peak = max(peak, peak_memory(process.pid))
+        time.sleep(0.05)
+    assert process.returncode == 0, command
+    return time.perf_counter() - started, peak
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""`esc-eval report` of 8,512 dialogues: its seconds, the size of its page, and how soon Chromium shows it."""
+"""`esc-eval report` of 8,512 dialogues: its seconds, the size of its page, and how soon Chromium shows it; and the ranker's
+training set of the same dialogues, as if the verdicts were people's."""
 
 from __future__ import annotations
 
@@ -7,14 +8,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from selenium import webdriver
 
+from core.files import write_jsonl
+from core.records import HumanScore, Judgement
 from tests.bench.figures import OUT, Bench, OutOption
-from tests.generated_report import make_content, write_run
+from tests.bench.one_run import measured
+from tests.generated_report import RUBRIC, make_content, write_run
 
 CHROMIUM = Path("/usr/bin/chromium")
 
@@ -33,7 +38,7 @@ def main(
     keep: Annotated[Path | None, typer.Option(help="Keep the run and its report in this folder.")] = None,
     out: OutOption = OUT,
 ) -> None:
-    """(e) Report: the whole command, for a run as large as ESC-Eval's own evaluation, and its page in headless Chromium."""
+    """(e) Report of a run as large as ESC-Eval's own evaluation, its page in headless Chromium, and data preparation."""
     bench = Bench("report", "(e) Report of a full benchmark", supporters=supporters, cards_a_language=cards)
     with tempfile.TemporaryDirectory() as scratch:
         folder = keep or Path(scratch)
@@ -51,9 +56,22 @@ def main(
         bench.add("the whole command: CPU, s", cpu, at_most=6)
         for what, milliseconds in zip(("first view", "page ready", "loaded"), _opened(page), strict=False):
             bench.add(f"{what} in Chromium: s", milliseconds / 1000, at_most=2 if what == "first view" else None)
+        taken, peak = _rank_sft(folder, content.tally.judgements)
+        bench.add("data_prep rank-sft: s", taken)
+        bench.add("data_prep rank-sft: peak memory, MB", peak)
     if not CHROMIUM.exists():
         bench.notes.append("No Chromium here (make setup-browser): not opened.")
     bench.deliver(out)
+
+
+def _rank_sft(folder: Path, judgements: Sequence[Judgement]) -> tuple[float, float]:
+    """Seconds and peak memory of `data_prep rank-sft` with the verdicts as gold."""
+    names = ("dialogue_id", "language", "rubric", "dimension", "value")
+    verdicts = (v.model_dump(include=set(names)) for v in judgements if v.value is not None)
+    write_jsonl(folder / "scores.jsonl", (HumanScore(annotator="a", **verdict) for verdict in verdicts))
+    given = ("--dialogues", folder / "dialogues.jsonl", "--gold", folder / "scores.jsonl", "--rubric", RUBRIC.name)
+    command = (sys.executable, "-m", "data_prep", "rank-sft", *given)
+    return measured(*command, "--method", "joint", "--out", folder / "set")
 
 
 def _cpu() -> float:

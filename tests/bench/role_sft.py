@@ -7,6 +7,7 @@ gives: a quarter support dialogues with a card, the rest general role play, 20 %
 from __future__ import annotations
 
 import random
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +20,8 @@ from core.files import write_jsonl
 from core.records import Dialogue, Language, Line, RolePlay, SupportDialogue, Turn
 from data_prep.bundled import BUNDLED
 from data_prep.sources import SOURCES
-from tests.bench.data import measured
 from tests.bench.figures import OUT, Bench, OutOption
+from tests.bench.one_run import measured
 
 SUPPORT, ROLE_PLAY = "bundled_support", "bundled_role_play"
 SPARE = 1.2  # rows beyond the quota, so that the quota step has something to do
@@ -99,7 +100,9 @@ def main(
             mix = corpus(folder, size)
             given = ["--config", str(mix), "--out", str(folder / "out")]
             given += [f"--source={source}={folder}" for source in (SUPPORT, ROLE_PLAY)]
-            took, peak = measured("role-sft", *given, *(f"--eval-cards={card}" for card in eval_cards or []))
+            took, peak = measured(
+                sys.executable, "-m", "data_prep", "role-sft", *given, *(f"--eval-cards={card}" for card in eval_cards or [])
+            )
             built = sum(1 for part in ("train", "valid") for _ in (folder / "out" / f"{part}.jsonl").open())
         seconds[size] = took
         bench.add(f"{size:,}: built", built)

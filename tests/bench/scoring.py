@@ -18,7 +18,6 @@ from core.files import write_jsonl
 from core.machine import precision
 from core.records import Dialogue, Judgement
 from core.statistics.accuracy import accuracy, spearman
-from data_prep.scores.human import read_dialogues
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
 from evalsuite.runs.config import EvalConfig
@@ -39,10 +38,8 @@ PEER = "the paper's seven rubric-first requests"
 ANSWER = 2  # tokens that the paper's judge may write; its published ranker answers with a digit and its end
 
 
-def given(count: int, path: Path | None) -> list[Dialogue]:
-    """English dialogues with ten turns: the first of a file, or generated ones of about 1,340 tokens."""
-    if path is not None:
-        return [dialogue for dialogue in read_dialogues([path]) if dialogue.language == "en"][:count]
+def given(count: int) -> list[Dialogue]:
+    """English dialogues of ten turns and about 1,340 tokens."""
     made = make_content(cards=count, supporters={"generated": 0.5}, words=190).tally.dialogues
     return [d for d in made if d.language == "en" and len(d.turns) == 10][:count]
 
@@ -87,24 +84,21 @@ def agreement(bench: Bench, verdicts: dict[str, list[Judgement]]) -> None:
 
 def main(
     dialogues: Annotated[int, typer.Option(help="Dialogues to score.")] = 24,
-    file: Annotated[Path | None, typer.Option("--dialogues-file", help="Your own (JSONL), not generated ones.")] = None,
     uncached: Annotated[bool, typer.Option(help="Also by a server without a prefix cache.")] = True,
-    server_arg: Annotated[list[str] | None, typer.Option(help="More for the server, to compare; repeat.")] = None,
     runs: RunsOption = 1,
     out: OutOption = OUT,
 ) -> None:
     """(c) Scoring: seven rubric-first requests (paper) beside both native methods, prefix cache on and off."""
-    chosen = given(dialogues + 2, file)
+    chosen = given(dialogues + 2)
     warm, chosen = chosen[-2:], chosen[:-2]
     sizes: dict[str, Any] = {"dialogues": len(chosen), "runs": runs, "all in": precision(gpu=False)[0]}
-    sizes |= {"server": " ".join(server_arg)} if server_arg else {}
     bench = Bench("scoring", "(c) Scoring: seven dimensions, embedded model", **sizes)
     seconds: dict[tuple[str, bool], list[float]] = defaultdict(list)
     verdicts: dict[str, list[Judgement]] = {}
     caches = (True, False) if uncached else (True,)
     for cached in caches:
         with TemporaryDirectory() as name:
-            args = [*(server_arg or []), *([] if cached else ["--no-enable-prefix-caching"])]
+            args = [] if cached else ["--no-enable-prefix-caching"]
             spec = write_spec(Path(name), ANSWER, *args)
             taught = write_spec(Path(name) / "taught", ANSWER, *args, learnt=["esc_rank"])  # served by the same server
             with server(spec) as url:
@@ -131,5 +125,5 @@ def main(
     bench.notes.append(
         f"The paper's judge may write {ANSWER} tokens a request, as its published ranker does: only the order differs."
     )
-    bench.notes.append("Agreement is that of a model far too small to judge; with --dialogues-file it is of your dialogues.")
+    bench.notes.append("Agreement is that of a model far too small to judge.")
     bench.deliver(out)
