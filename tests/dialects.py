@@ -1,32 +1,25 @@
 """Which fields a chat endpoint takes and how it refuses the others: OpenAI's API, vLLM's, and one that knows no constraint.
 
-    python -m tests.endpoint --dialect openai --model my-model --key secret --reasoning 300 --port 8000
-
-prints the base URL and serves until it is stopped. `Speaker` answers as a chat model would: what a judge is asked for in plain
-words, constraints held to, and, where it reasons, nothing at all when the limit ends before the reasoning does.
+`Speaker` answers as a chat model would: what a judge is asked for in plain words, constraints held to, and, where it reasons,
+nothing at all when the limit ends before the reasoning does.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import math
 import re
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle
-from pathlib import Path
 from typing import Any, Literal
 
 import orjson
 
-from tests.endpoint import Answer, Endpoint, echo, error
+from tests.endpoint import Answer, echo, error
 
 DialectName = Literal["openai", "vllm", "plain"]
-Reasoning = Literal["hidden", "field", "tags"]  # told in the usage alone; in `reasoning_content`; in think tags in the text
+Reasoning = Literal["hidden", "field"]  # told in the usage alone; in `reasoning_content`
 _COMMON = """model messages temperature top_p n stream stream_options stop max_tokens max_completion_tokens presence_penalty
     frequency_penalty logit_bias logprobs top_logprobs user seed tools tool_choice parallel_tool_calls response_format"""
 _OPENAI = """audio functions function_call metadata modalities prediction prompt_cache_key reasoning_effort safety_identifier
@@ -71,12 +64,14 @@ class Dialect:
             return _invalid(f"Unrecognized request argument{several} supplied: {', '.join(sorted(unknown))}")
         if self.reasoning_model:
             if "max_tokens" in body:
-                said = "'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
-                return _invalid(f"Unsupported parameter: {said}", "max_tokens", "unsupported_parameter")
+                problem = "'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+                return _invalid(f"Unsupported parameter: {problem}", "max_tokens", "unsupported_parameter")
             for field in ("temperature", "top_p"):
                 if body.get(field, 1) != 1:
-                    said = f"'{field}' does not support {body[field]} with this model. Only the default (1) value is supported."
-                    return _invalid(f"Unsupported value: {said}", field, "unsupported_value")
+                    problem = (
+                        f"'{field}' does not support {body[field]} with this model. Only the default (1) value is supported."
+                    )
+                    return _invalid(f"Unsupported value: {problem}", field, "unsupported_value")
             if body.get("logprobs"):
                 return _invalid("You are not allowed to request logprobs from this model")
         if "max_tokens" in body and "max_completion_tokens" in body:
@@ -85,8 +80,8 @@ class Dialect:
             return _invalid("'logprobs' must be set when 'top_logprobs' is.", "logprobs")
         wanted = body.get("response_format") or {"type": "text"}
         if wanted["type"] == "json_object" and "json" not in str(body["messages"]).lower():
-            said = "'messages' must contain the word 'json' in some form, to use 'response_format' of type 'json_object'."
-            return _invalid(said, "messages")
+            problem = "'messages' must contain the word 'json' in some form, to use 'response_format' of type 'json_object'."
+            return _invalid(problem, "messages")
         if wanted["type"] == "json_schema" and (fault := _schema_fault(wanted["json_schema"])):
             return _invalid(f"Invalid schema for response_format: {fault}", "response_format")
         return None
@@ -133,7 +128,8 @@ class Speaker:
     def __call__(self, body: dict[str, Any], count: int) -> Answer:
         text = self._text(body, count)
         limit = body.get("max_completion_tokens") or body.get("max_tokens") or math.inf
-        needed = _tokens(text) + self.reasoning
+        # A digit is a token, a word is one, a sign is one.
+        needed = len(re.findall(r"\d|[^\W\d]+|[^\w\s]", text)) + self.reasoning
         if limit < needed:
             cut = int(limit)
             thought = min(self.reasoning, cut)
@@ -141,22 +137,18 @@ class Speaker:
             return self._answer(kept, thought, cut, "length")
         answer = self._answer(text, self.reasoning, needed, "stop")
         if body.get("logprobs") and re.fullmatch(r"\d+", text):
-            tops = range(min(body.get("top_logprobs", 0), 5))
-            for digit in text:
-                alternatives = [_top(digit, place) for place in tops]
-                answer.logprobs = [*(answer.logprobs or []), {"token": digit, "logprob": -0.1, "top_logprobs": alternatives}]
+            places = range(min(body.get("top_logprobs", 0), 5))
+            tops = {digit: [_top(digit, place) for place in places] for digit in text}
+            answer.logprobs = [{"token": digit, "logprob": -0.1, "top_logprobs": tops[digit]} for digit in text]
         return answer
 
     def _answer(self, text: str, thought: int, written: int, finish: str) -> Answer:
         usage = {"completion_tokens": written}
         message: dict[str, Any] = {}
-        thinking = " ".join(["so"] * thought)
         if thought and self.shown == "hidden":
             usage["completion_tokens_details"] = {"reasoning_tokens": thought}  # type: ignore[assignment]
-        elif thought and self.shown == "field":
-            message["reasoning_content"] = thinking
         elif thought:
-            text = f"<think>{thinking}</think>{text}" if finish == "stop" or text else f"<think>{thinking}"
+            message["reasoning_content"] = " ".join(["so"] * thought)
         return Answer(text, finish_reason=finish, message=message, usage=usage)
 
     def _text(self, body: dict[str, Any], count: int) -> str:
@@ -191,11 +183,6 @@ def _top(digit: str, place: int) -> dict[str, Any]:
     return {"token": str(other), "logprob": -0.1 if place == 0 else -4.0 - place}
 
 
-def _tokens(text: str) -> int:
-    """A digit is a token, a word is one, a sign is one."""
-    return len(re.findall(r"\d|[^\W\d]+|[^\w\s]", text))
-
-
 def _instance(schema: dict[str, Any], draw: Iterator[int]) -> Any:
     """A value that fits a schema, drawn from bytes."""
     if "enum" in schema:
@@ -211,26 +198,3 @@ def _instance(schema: dict[str, Any], draw: Iterator[int]) -> Any:
     if kind == "array":
         return [_instance(schema["items"], draw) for _ in range(schema.get("minItems", 1))]
     return f"text {next(draw)}"
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve one dialect until the process is stopped."""
-    parser = argparse.ArgumentParser(prog="python -m tests.endpoint", description=__doc__.split("\n")[0])
-    parser.add_argument("--dialect", choices=("openai", "vllm", "plain"), default="openai")
-    parser.add_argument("--model", action="append", help="a served name; repeat for more (my-model)")
-    parser.add_argument("--port", type=int, default=0, help="0: any free one")
-    parser.add_argument("--key", help="answer 401 without this key")
-    parser.add_argument("--reasoning", type=int, default=0, help="tokens of reasoning before every answer")
-    parser.add_argument("--shown", choices=("hidden", "field", "tags"), default="hidden", help="where the reasoning is told")
-    parser.add_argument("--reasoning-model", action="store_true", help="refuse what OpenAI's reasoning models refuse")
-    parser.add_argument("--no-json-schema", action="store_true", help="refuse response_format too")
-    parser.add_argument("--log", type=Path, help="append every request's body here, a line each")
-    chosen = parser.parse_args(arguments)
-    dialect = Dialect(chosen.dialect, chosen.reasoning_model, not chosen.no_json_schema)
-    speaker = Speaker(dialect, chosen.reasoning, chosen.shown)
-    models = tuple(chosen.model or ["my-model"])
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with Endpoint(speaker, models, dialect=dialect, key=chosen.key, port=chosen.port, log=chosen.log) as endpoint:
-        print(endpoint.url, flush=True)
-        with suppress(KeyboardInterrupt):
-            threading.Event().wait()

@@ -15,7 +15,6 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol, Self
 
 import orjson
@@ -51,12 +50,10 @@ class Endpoint:
         dialect: Refusing | None = None,
         key: str | None = None,
         port: int = 0,
-        log: Path | None = None,
         health: bool = False,
     ) -> None:
-        self.health = health
-        self.behave, self.models, self.dialect, self.key, self.log = behave, models, dialect, key, log
-        self.port = port
+        self.behave, self.models, self.dialect, self.key = behave, models, dialect, key
+        self.port, self.health = port, health
         self.version: str | None = None  # what /version says, as vLLM's does
         self.requests: list[dict[str, Any]] = []
         self.refused: list[dict[str, Any]] = []
@@ -81,9 +78,6 @@ class Endpoint:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
-
-    async def _healthy(self, request: web.Request) -> web.Response:
-        return web.Response()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -152,11 +146,7 @@ class Endpoint:
         return web.json_response({"version": self.version}) if self.version else web.Response(status=404)
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        raw = await request.read()
-        body = orjson.loads(raw)
-        if self.log:
-            with self.log.open("ab") as log:
-                log.write(raw + b"\n")
+        body = orjson.loads(await request.read())
         if type(self) is Endpoint and self.dialect is None and body.get("structured_outputs", {}).get("choice") == list(PROBED):
             # It calls itself vLLM, which holds to a form: what a test has it say is a model's own.
             return web.json_response({"choices": [{"message": {"content": PROBED[0]}, "finish_reason": "stop"}]})
@@ -245,9 +235,3 @@ def written(answer: Answer) -> web.Response:
     """An error, or a body in place of a completion."""
     body = answer.body if answer.body is not None else b'{"error": {"message": "no"}}'
     return web.Response(status=answer.status, headers=answer.headers, body=body)
-
-
-if __name__ == "__main__":
-    from tests.dialects import main
-
-    main()

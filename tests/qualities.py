@@ -1,21 +1,15 @@
-"""A scripted endpoint of models whose true quality is known: `QUALITY-name` supports with that quality, a noisy judge sees it.
+"""Models of known true quality, for a scripted endpoint: `QUALITY-name` supports with that quality, a noisy judge sees it.
 
-    python -m tests.qualities --seed 1 --port 8000
-
-prints the base URL. A model that is named `0.85-good` writes replies of quality 0.85 of 1. Whoever is asked for scores
-sees the quality of the supporter's turns, what the card makes easy or hard, what the dialogue has of its own, and noise in
-each dimension; of the bundled gold set it knows the scores, and is one level off in a quarter of them. Everything depends on
-the seed and on what is asked, so that a run that is repeated is answered alike.
+A model that is named `0.85-good` writes replies of quality 0.85 of 1. Whoever is asked for scores sees the quality of the
+supporter's turns, what the card makes easy or hard, what the dialogue has of its own, and noise in each dimension; of the
+bundled gold set it knows the scores, and is one level off in a quarter of them. Everything depends on the seed and on what is
+asked, so that a run that is repeated is answered alike.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import re
-import signal
-import threading
-from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +17,7 @@ import numpy as np
 
 from core.rubrics import load_rubric
 from data_prep.scores import synthetic
-from tests.endpoint import Answer, Endpoint
+from tests.endpoint import Answer
 
 CARD, DIALOGUE, OWN = 0.3, 0.4, 0.5  # standard deviations in levels of 0–4
 OFF = 0.25  # share of gold scores that the judge gets wrong by one level
@@ -37,23 +31,23 @@ class Qualities:
         self.seed = seed
 
     def __call__(self, body: dict[str, Any], count: int) -> Answer:
-        asked = body["messages"][-1]["content"]
-        if re.search(r"from 0 to 4, in \w+ digits?|0 到 4 分，共 \d+ 个数字", asked):
-            return Answer("".join(map(str, self._scores(asked))))
+        prompt = body["messages"][-1]["content"]
+        if re.search(r"from 0 to 4, in \w+ digits?|0 到 4 分，共 \d+ 个数字", prompt):
+            return Answer("".join(map(str, self._scores(prompt))))
         if quality := re.match(r"(\d\.\d+)-", body["model"]):
             case = re.findall(r"case (\w+)", str(body["messages"]))[0]
             return Answer(f"{body['model']} hears you, turn {len(body['messages'])}. (quality {quality[1]}, case {case})")
         case = hashlib.sha256(str(body["messages"][0]).encode()).hexdigest()[:12]
         return Answer(f"Something happened, turn {len(body['messages'])}, case {case}.")
 
-    def _scores(self, asked: str) -> list[int]:
-        rng = self._noise(asked)
-        if (found := next((scores for text, scores in self._gold.items() if text in asked), None)) is not None:
+    def _scores(self, prompt: str) -> list[int]:
+        rng = self._noise(prompt)
+        if (found := next((scores for text, scores in self._gold.items() if text in prompt), None)) is not None:
             wrong = rng.random(len(found)) < OFF
             return [int(np.clip(score + off * rng.choice([-1, 1]), 0, 4)) for score, off in zip(found, wrong, strict=True)]
-        turns = _QUALITY.findall(asked)
+        turns = _QUALITY.findall(prompt)
         quality = float(turns[0][0]) if turns else 0.05  # floors show none
-        case = turns[0][1] if turns else next(iter(re.findall(r"case (\w+)", asked)), "none")
+        case = turns[0][1] if turns else next(iter(re.findall(r"case (\w+)", prompt)), "none")
         level = 4 * quality + self._noise(case).normal(0, CARD) + rng.normal(0, DIALOGUE)
         return [int(score) for score in np.clip(np.round(level + rng.normal(0, OWN, 7)), 0, 4)]
 
@@ -69,27 +63,8 @@ class Qualities:
         for score in scores:
             of.setdefault(score.dialogue_id, {})[score.dimension] = int(score.value)
         return {
-            turn.text: [of[one.id][name] for name in order]
-            for one in dialogues
-            for turn in one.turns
+            turn.text: [of[dialogue.id][name] for name in order]
+            for dialogue in dialogues
+            for turn in dialogue.turns
             if turn.role == "supporter" and len(turn.text) > 20
         }
-
-
-def main() -> None:
-    """Serve until the process is stopped."""
-    parser = argparse.ArgumentParser(prog="python -m tests.qualities", description=__doc__.split("\n")[0])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--port", type=int, default=0, help="0: any free one")
-    parser.add_argument("--model", action="append", help="a served name; repeat for more")
-    chosen = parser.parse_args()
-    models = tuple(chosen.model or ["0.85-good", "0.6-mid", "0.3-bad", "judge"])
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with Endpoint(Qualities(chosen.seed), models, port=chosen.port) as endpoint:
-        print(endpoint.url, flush=True)
-        with suppress(KeyboardInterrupt):
-            threading.Event().wait()
-
-
-if __name__ == "__main__":
-    main()

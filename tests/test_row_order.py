@@ -12,8 +12,9 @@ from __future__ import annotations
 import random
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 import pytest
@@ -28,150 +29,63 @@ from tests.surface import APPS, VERBS
 pytestmark = pytest.mark.slow
 
 SHUFFLES = 2
-
-
-class Case(NamedTuple):
-    """A verb with its options (OUT is the folder to write into), and the files whose rows are shuffled."""
-
-    verb: str
-    options: str
-    shuffled: str
-
-
-CASES = [
-    Case("esc-eval agree", "--judgements verdicts.jsonl --gold people.jsonl --json --out OUT", "verdicts.jsonl people.jsonl"),
-    Case(
-        "esc-eval agree",
-        "--judgements verdicts.jsonl --gold people.csv --mode paper --rubric rubric.yaml --only-shared --json",
-        "people.csv",
-    ),
-    Case("esc-eval agree", "--gold people_turns.jsonl --json --out OUT", "people_turns.jsonl"),
-    Case("esc-eval agree", "--gold people.csv --rubric rubric.yaml --json", "people.csv"),
-    Case("esc-eval paper pairwise", "choices.csv --json --out OUT", "choices.csv"),
-    Case("esc-eval paper pairwise", "choices.csv --mode paper --json", "choices.csv"),
-    Case(
-        "esc-eval agree",
-        "--correlate dialogue --judgements verdicts.jsonl --judgements rounds.jsonl "
-        "--gold people_turns.jsonl --dialogues talks.jsonl --json",
-        "verdicts.jsonl rounds.jsonl people_turns.jsonl talks.jsonl",
-    ),
-    Case(
-        "esc-eval agree",
-        "--judgements verdicts.jsonl --gold people.csv --dialogues talks.jsonl --correlate system --sample source --json",
-        "verdicts.jsonl people.csv talks.jsonl",
-    ),
-    Case(
-        "esc-eval leaderboard",
-        "other --against run --json --out OUT",
-        "run/dialogues.jsonl run/judgements.jsonl run/cards.jsonl other/dialogues.jsonl other/judgements.jsonl",
-    ),
-    Case(
-        "esc-eval leaderboard",
-        "run other --out OUT",
-        "run/dialogues.jsonl run/judgements.jsonl run/cards.jsonl other/dialogues.jsonl other/judgements.jsonl",
-    ),
-    Case(
-        "esc-eval report",
-        "run",
-        "run/dialogues.jsonl run/judgements.jsonl run/turn_judgements.jsonl run/cards.jsonl run/gold_judgements.jsonl "
-        "run/gold_scores.jsonl",
-    ),
-    Case(
-        "esc-eval paper respond",
-        "--responses replies.jsonl --json --out OUT",
-        "replies.jsonl",
-    ),
-    Case(
-        "esc-eval paper respond",
-        "--dialogues spoken.jsonl --references references.jsonl --json --out OUT",
-        "spoken.jsonl references.jsonl",
-    ),
-    Case("esc-eval power", "run other --json --out OUT", "run/dialogues.jsonl run/judgements.jsonl other/judgements.jsonl"),
-    Case(
-        "esc-eval judge-card",
-        "run --accuracy 0.5 --out OUT",
-        "run/dialogues.jsonl run/judgements.jsonl run/gold_judgements.jsonl run/gold_scores.jsonl",
-    ),
-    Case(
-        "esc-eval paper feel ensemble",
-        "--judgements verdicts.jsonl --gold people.jsonl --dialogues talks.jsonl --json --out OUT",
-        "verdicts.jsonl people.jsonl talks.jsonl",
-    ),
-    Case(
-        "esc-eval paper feel ensemble",
-        "--judgements verdicts.jsonl --weights weights/weights_native.json --json --out OUT",
-        "verdicts.jsonl",
-    ),
-    Case(
-        "esc-eval paper feel rank",
-        "--judgements verdicts.jsonl --preferences preferences.jsonl --dialogues talks.jsonl --json --out OUT",
-        "verdicts.jsonl preferences.jsonl talks.jsonl",
-    ),
-    Case(
-        "esc-eval paper role-play",
-        "--dialogues talks.jsonl --judgements rounds.jsonl --gold people_turns.jsonl --rubric rubric.yaml --json --out OUT",
-        "talks.jsonl rounds.jsonl people_turns.jsonl",
-    ),
-    Case(
-        "esc-eval paper pairwise",
-        "seekers.jsonl --dialogues talks.jsonl --json --out OUT",
-        "seekers.jsonl talks.jsonl",
-    ),
-    Case("esc-eval paper ecdbench table", "--benchmark small.yaml --scores scores.jsonl --json --out OUT", "scores.jsonl"),
-    Case(
-        "esc-eval paper ecdbench table",
-        "--benchmark small.yaml --scores scores.jsonl --model m2 --node total --json --out OUT",
-        "scores.jsonl",
-    ),
-    Case("data_prep check", "cards.jsonl --data talks.jsonl --out OUT", "cards.jsonl talks.jsonl"),
-    Case("data_prep check", "cards.jsonl --out OUT", "cards.jsonl"),
-    Case(
-        "data_prep sheet import",
-        "--cards cards.jsonl workers/worker_1.csv workers/worker_2.csv --out OUT",
-        "cards.jsonl workers/worker_1.csv workers/worker_2.csv",
-    ),
-    Case(
-        "data_prep sheet import",
-        "--dialogues talks.jsonl --rubric rubric.yaml annotators/anna.csv annotators/ben.csv annotators/cleo.csv --out OUT",
-        "talks.jsonl annotators/anna.csv annotators/ben.csv annotators/cleo.csv",
-    ),
-    Case("data_prep sheet export", "--dialogues talks.jsonl --gold halves.jsonl --out OUT", "talks.jsonl halves.jsonl"),
-    Case(
-        "data_prep sheet import",
-        "--dialogues talks.jsonl --gold halves.jsonl --rubric rubric.yaml again/anna.csv again/joint.csv --out OUT",
-        "talks.jsonl halves.jsonl again/anna.csv again/joint.csv",
-    ),
-    # Not train.jsonl: what is trained on rows in another order is another model, a forest as well as a ranker.
-    Case(
-        "esc-eval agree",
-        "--judgements tested.jsonl --gold ranked.jsonl --only-shared --mode paper --split ranker --dialogues talks.jsonl "
-        "--reference trained --out OUT",
-        "ranker/valid.jsonl ranker/test.jsonl talks.jsonl tested.jsonl ranked.jsonl",
-    ),
-]
-
-ROW_BY_ROW = "says what is wrong with each row, in their order (a text repeats an earlier one)"
-ASKS = "asks models; figures of what it writes are other verbs'"
-MAKES = "makes data of data, row by row, and computes no figure"
-DRAWS = "a seed draws from the rows as they stand: another order is another draw, and no figure is computed"
-NO_ROWS = "reads no rows"
+# A verb with its options; OUT is the folder to write into. All rows of the files and run folders that are named are shuffled.
+CASES = """\
+esc-eval agree --judgements verdicts.jsonl --gold people.jsonl --json --out OUT
+esc-eval agree --judgements verdicts.jsonl --gold people.csv --mode paper --rubric rubric.yaml --only-shared --json
+esc-eval agree --gold people_turns.jsonl --json --out OUT
+esc-eval agree --gold people.csv --rubric rubric.yaml --json
+esc-eval paper pairwise choices.csv --json --out OUT
+esc-eval paper pairwise choices.csv --mode paper --json
+esc-eval agree --correlate dialogue --judgements verdicts.jsonl --judgements rounds.jsonl --gold people_turns.jsonl \
+--dialogues talks.jsonl --json
+esc-eval agree --judgements verdicts.jsonl --gold people.csv --dialogues talks.jsonl --correlate system --sample source \
+--json
+esc-eval leaderboard other --against run --json --out OUT
+esc-eval leaderboard run other --out OUT
+esc-eval report run
+esc-eval paper respond --responses replies.jsonl --json --out OUT
+esc-eval paper respond --dialogues spoken.jsonl --references references.jsonl --json --out OUT
+esc-eval power run other --json --out OUT
+esc-eval judge-card run --accuracy 0.5 --out OUT
+esc-eval paper feel ensemble --judgements verdicts.jsonl --gold people.jsonl --dialogues talks.jsonl --json --out OUT
+esc-eval paper feel ensemble --judgements verdicts.jsonl --weights weights/weights_native.json --json --out OUT
+esc-eval paper feel rank --judgements verdicts.jsonl --preferences preferences.jsonl --dialogues talks.jsonl --json --out \
+OUT
+esc-eval paper role-play --dialogues talks.jsonl --judgements rounds.jsonl --gold people_turns.jsonl --rubric rubric.yaml \
+--json --out OUT
+esc-eval paper pairwise seekers.jsonl --dialogues talks.jsonl --json --out OUT
+esc-eval paper ecdbench table --benchmark small.yaml --scores scores.jsonl --json --out OUT
+esc-eval paper ecdbench table --benchmark small.yaml --scores scores.jsonl --model m2 --node total --json --out OUT
+data_prep check cards.jsonl --data talks.jsonl --out OUT
+data_prep check cards.jsonl --out OUT
+data_prep sheet import --cards cards.jsonl workers/worker_1.csv workers/worker_2.csv --out OUT
+data_prep sheet import --dialogues talks.jsonl --rubric rubric.yaml annotators/anna.csv annotators/ben.csv \
+annotators/cleo.csv --out OUT
+data_prep sheet export --dialogues talks.jsonl --gold halves.jsonl --out OUT
+data_prep sheet import --dialogues talks.jsonl --gold halves.jsonl --rubric rubric.yaml again/anna.csv again/joint.csv --out \
+OUT
+esc-eval agree --judgements tested.jsonl --gold ranked.jsonl --only-shared --mode paper --split ranker --dialogues \
+talks.jsonl --reference trained --out OUT
+""".splitlines()
 NOT_SHUFFLED = {
-    **dict.fromkeys(("esc-eval run", "esc-eval paper feel score"), ASKS),
-    "esc-eval paper ecdbench run": ASKS,
-    **dict.fromkeys(("esc-eval fork", "esc-eval study"), ASKS),
-    **dict.fromkeys(("data_prep cards extract", "data_prep cards label"), ASKS),
-    **dict.fromkeys(("data_prep profiles build", "train test"), ASKS),
-    "esc-eval merge": "puts the parts of a run together; its figures are those of `report`",
-    "esc-eval paper reported": NO_ROWS,
-    **dict.fromkeys(("data_prep fetch", "data_prep cards template", "train plan"), NO_ROWS),
-    **dict.fromkeys(("esc-eval init", "esc-eval doctor", "esc-eval models", "data_prep language"), NO_ROWS),
-    **dict.fromkeys(("data_prep read", "data_prep import", "data_prep cards import"), MAKES),
-    **dict.fromkeys(("data_prep role-sft", "data_prep rank-sft"), DRAWS),
-    "esc-eval status": "counts the calls in a run's store",
-    **dict.fromkeys(("esc-eval people create", "esc-eval people suggest"), DRAWS),
-    "esc-eval push": MAKES,
-    **dict.fromkeys((f"esc-eval people {name}" for name in ("serve", "results", "backup", "delete")), NO_ROWS),
-    **dict.fromkeys(("serve up", "serve convert"), NO_ROWS),
+    "asks models; figures of what it writes are other verbs'": {
+        *("esc-eval run", "esc-eval paper feel score", "esc-eval paper ecdbench run", "esc-eval fork", "esc-eval study"),
+        *("data_prep cards extract", "data_prep cards label", "data_prep profiles build", "train test"),
+    },
+    "makes data of data, row by row, and computes no figure": {
+        *("data_prep read", "data_prep import", "data_prep cards import", "esc-eval push"),
+    },
+    "a seed draws from the rows as they stand: another order is another draw, and no figure is computed": {
+        *("data_prep role-sft", "data_prep rank-sft", "esc-eval people create", "esc-eval people suggest"),
+    },
+    "reads no rows": {
+        *("esc-eval paper reported", "data_prep fetch", "data_prep cards template", "train plan", "serve up", "serve convert"),
+        *("esc-eval init", "esc-eval doctor", "esc-eval models", "data_prep language"),
+        *(f"esc-eval people {name}" for name in ("serve", "results", "backup", "delete")),
+    },
+    "puts the parts of a run together; its figures are those of `report`": {"esc-eval merge"},
+    "counts the calls in a run's store": {"esc-eval status"},
 }
 
 
@@ -226,21 +140,37 @@ def _small(classifier: Any) -> Any:
     return classifier.set_params(n_estimators=5) if hasattr(classifier, "n_estimators") else classifier
 
 
-def outcome(case: Case, folder: Path) -> dict[str, object]:
+def verb_of(case: str) -> str:
+    return next(verb for verb in VERBS if case.startswith(f"{verb} "))
+
+
+def rows_of(case: str) -> Iterator[str]:
+    """The files of rows that a command names, by pattern."""
+    for word in case.split():
+        if word in ("run", "other"):
+            yield f"{word}/*.jsonl"
+        elif word == "ranker":
+            yield from ("ranker/valid.jsonl", "ranker/test.jsonl")
+        elif word.endswith((".jsonl", ".csv")):
+            yield word
+
+
+def outcome(case: str, folder: Path) -> dict[str, object]:
     """Standard output and all that is written, by name."""
-    written = folder / ("run" if case.verb == "esc-eval report" else "OUT")
+    written = folder / ("run" if case == "esc-eval report run" else "OUT")
     written.mkdir(exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in written.rglob("*")}
-    said = run(case.verb, *case.options.split())
+    verb = verb_of(case)
+    stdout = run(verb, *case.removeprefix(verb).split())
     made = [path for path in sorted(written.rglob("*")) if path.is_file() and before.get(path) != path.stat().st_mtime_ns]
     unordered = ("report.html", "leaderboard.html", "calls.sqlite")
     shown = [path for path in made if path.suffix != ".xlsx" and path.name not in unordered]
-    return {"stdout": said} | {str(path.relative_to(written)): compared(path) for path in shown}
+    return {"stdout": stdout} | {str(path.relative_to(written)): compared(path) for path in shown}
 
 
-@pytest.mark.parametrize("case", CASES, ids=[f"{case.verb}-{place}" for place, case in enumerate(CASES)])
+@pytest.mark.parametrize("case", CASES, ids=[f"{verb_of(case)}-{place}" for place, case in enumerate(CASES)])
 def test_figures_do_not_depend_on_the_order_of_rows(
-    case: Case, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: str, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "strftime", lambda *given: "now")  # when a report was made
     for module in (bootstrap, coefficients, reply_length):  # what is drawn counts here, not how often
@@ -253,8 +183,8 @@ def test_figures_do_not_depend_on_the_order_of_rows(
     for seed in range(SHUFFLES + 1):
         folder = tmp_path / str(seed) / "files"  # reports are named after their folder
         shutil.copytree(files, folder)
-        for name in case.shuffled.split() if seed else ():
-            shuffle(folder / name, seed)
+        for path in (path for pattern in rows_of(case) for path in folder.glob(pattern)) if seed else ():
+            shuffle(path, seed)
         monkeypatch.chdir(folder)
         found.append(outcome(case, folder))
     for other in found[1:]:
@@ -264,6 +194,5 @@ def test_figures_do_not_depend_on_the_order_of_rows(
 
 
 def test_no_verb_is_forgotten() -> None:
-    shuffled = {case.verb for case in CASES}
-    assert shuffled.isdisjoint(NOT_SHUFFLED)
-    assert sorted(VERBS) == sorted(shuffled | NOT_SHUFFLED.keys())
+    verbs = [{verb_of(case) for case in CASES}, *NOT_SHUFFLED.values()]
+    assert sorted(VERBS) == sorted(verb for group in verbs for verb in group)

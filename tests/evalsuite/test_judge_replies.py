@@ -39,36 +39,22 @@ WON = Rubric.model_validate({"name": "w", "scale": {"levels": {"lost": 0, "tied"
 BY_LEVEL = Rubric.model_validate(
     {"name": "b", "scale": {"levels": [*LEVELS]}, "dimensions": {"a": {"about": "A?", "not_applicable": True}, "b": "B?"}}
 )
-RUBRICS = {
-    **{"joint": ESC_EVAL, "per_dimension": ESC_EVAL, "paper": ESC_EVAL, "bands": FEEL, "json": EMOHARBOR},
-    **{
-        "criteria": load_rubric("healthbench"),
-        "tree": TREE,
-        "tree_once": TREE,
-        "joint, words": WORDS,
-        "per_dimension, words": WORDS,
-        "json, words": WORDS,
-        "lines": MINDEVAL,
-        "pairs": WON,
-        "tree_paper": TREE,
-        "joint_paper": BY_LEVEL,
-    },
-}
-PACKS = {
-    "criteria": "criteria",
-    "bands": "feel",
-    "json": "emoharbor",
-    "joint": "esc_eval",
-    "per_dimension": "esc_eval",
-    "paper": "esc_eval",
-    "lines": judges_pack(),
-    "pairs": judges_pack(),
-    "tree_paper": judge_pack(),
-    "joint_paper": judge_pack(flat=True),
+# Method → the rubric that it judges by, and the prompts that it asks in.
+ASKED: dict[str, tuple[Rubric, str]] = {
+    **dict.fromkeys(("joint", "per_dimension", "paper"), (ESC_EVAL, "esc_eval")),
+    "bands": (FEEL, "feel"),
+    "json": (EMOHARBOR, "emoharbor"),
+    "criteria": (load_rubric("healthbench"), "criteria"),
+    **dict.fromkeys(("tree", "tree_once"), (TREE, "any_rubric")),
+    **dict.fromkeys(("joint, words", "per_dimension, words", "json, words"), (WORDS, "any_rubric")),
+    "lines": (MINDEVAL, judges_pack()),
+    "pairs": (WON, judges_pack()),
+    "tree_paper": (TREE, judge_pack()),
+    "joint_paper": (BY_LEVEL, judge_pack(flat=True)),
 }
 turns = (Turn(role="seeker", text="I lost my job."), Turn(role="supporter", text="I am sorry."))
 # A criterion that counts on every dimension of the rubric.
-CRITERION = Criterion(criterion="Is sorry.", points=3, tags=tuple(RUBRICS["criteria"].dimensions))
+CRITERION = Criterion(criterion="Is sorry.", points=3, tags=tuple(ASKED["criteria"][0].dimensions))
 DIALOGUE = Dialogue(id="d", language="en", source="test", card_id="c", supporter="a", turns=turns)
 AMONG = (DIALOGUE, DIALOGUE.model_copy(update={"id": "e", "supporter": "b"}))
 LABELS = [d.label["en"] for rubric in (ESC_EVAL, FEEL, EMOHARBOR, KINDS["mixed"], MINDEVAL) for d in rubric.dimensions.values()]
@@ -90,17 +76,7 @@ class Scripted(ChatClient):
 # --- fuzz -------------------------------------------------------------------------------------------------------------------
 
 _words = st.sampled_from(
-    [
-        *"0123456789=:,;%{}[]\"'\\ \n\t*-.，：",
-        "3333333",
-        "evaluation",
-        "0=0.25",
-        "NaN",
-        "</think>",
-        "\ud83d",
-        "yes",
-        *LABELS,
-    ]
+    [*"0123456789=:,;%{}[]\"'\\ \n\t*-.，：", "3333333", "evaluation", "0=0.25", "NaN", "</think>", "\ud83d", "yes", *LABELS]
 )
 _texts = st.lists(_words | st.text(max_size=8), max_size=30).map("".join)
 _bands = st.lists(st.sampled_from(["0", "0.25", ".5", "1", "25%", "7", "x"]), min_size=4, max_size=4).map(
@@ -110,22 +86,11 @@ _bands = st.lists(st.sampled_from(["0", "0.25", ".5", "1", "25%", "7", "x"]), mi
     )
 )
 _scores = st.sampled_from([1, 3, 5, 9, 2.0, 2.5, "4", "x", None, True, [3], 1e400, 10**30])
-_objects = st.fixed_dictionaries(
-    {
-        "analysis": _texts,
-        "evaluation": st.dictionaries(st.sampled_from([*EMOHARBOR.dimensions, "Empathetic", "other"]), _scores),
-    }
-).map(json.dumps)
+_evaluations = st.dictionaries(st.sampled_from([*EMOHARBOR.dimensions, "Empathetic", "other"]), _scores)
+_objects = st.fixed_dictionaries({"analysis": _texts, "evaluation": _evaluations}).map(json.dumps)
+_parts = st.fixed_dictionaries({"type": st.sampled_from(["text", "image"]), "text": _texts}) | _texts | st.none()
 _contents = st.one_of(
-    _texts,
-    st.text("01234 ,", max_size=12),
-    _bands,
-    _objects,
-    st.none(),
-    st.integers(),
-    st.lists(
-        st.fixed_dictionaries({"type": st.sampled_from(["text", "image"]), "text": _texts}) | _texts | st.none(), max_size=3
-    ),
+    _texts, st.text("01234 ,", max_size=12), _bands, _objects, st.none(), st.integers(), st.lists(_parts, max_size=3)
 )
 _numbers = st.sampled_from([0.0, -0.1, -0.7, -30.0, -9999.0, 5.0, float("nan"), float("inf"), None, "0", True]) | st.floats()
 _names = st.sampled_from([*"01234", " 3", "33", "x", "", "3\n"])
@@ -146,17 +111,17 @@ def body_of(drawn: dict[str, Any]) -> bytes:
 
 async def judged(method: str, body: bytes) -> list[Judgement]:
     judge_spec = spec()
-    pack = load_pack(PACKS.get(method, "any_rubric"))
-    judge = Judge(Scripted(body), judge_spec, RUBRICS[method], pack, method.split(",")[0], among=AMONG)
+    rubric, pack = ASKED[method]
+    judge = Judge(Scripted(body), judge_spec, rubric, load_pack(pack), method.split(",")[0], among=AMONG)
     judge = replace(judge, shown=Shown(criteria=lambda _: [CRITERION]))
     return await judge.score(DIALOGUE)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", RUBRICS)
+@pytest.mark.parametrize("method", ASKED)
 @given(drawn=_bodies)
 async def test_no_reply_is_an_exception_or_a_score_that_it_does_not_hold(method: str, drawn: dict[str, Any]) -> None:
-    rubric = RUBRICS[method]
+    rubric, _ = ASKED[method]
     judgements = await judged(method, body_of(drawn))
     assert [j.dimension for j in judgements] == list(rubric.dimensions) * (2 if method == "pairs" else 1)
     refused = drawn["finish"] == "content_filter" or drawn["refusal"] is not None
@@ -205,6 +170,9 @@ VERDICTS: dict[str, str] = {
     "per_dimension, words": "Warmth: 3\nHelped: no\nOften: once",
     "json, words": json.dumps({"analysis": "so", "evaluation": {"warmth": 3, "helped": "no", "often": "once"}}),
 }
+TAGS = """<think>…</think> …</think> <thinking>…</thinking> <Thought>…</Thought> <reasoning>…</reasoning> [THINK]…[/THINK]
+    ◁think▷…◁/think▷ <seed:think>…</seed:think> <longcat_think>…</longcat_think> <|begin_of_thought|>…<|end_of_thought|>
+    <|START_THINKING|>…<|END_THINKING|> <|channel>thought…<channel|>"""
 WRAPPED: dict[str, Callable[[str], dict[str, Any]]] = {
     "field": lambda text: {"content": text, "reasoning_content": THOUGHT},
     "details": lambda text: {"content": text, "reasoning_details": [{"type": "reasoning.text", "text": THOUGHT}]},
@@ -220,20 +188,7 @@ WRAPPED: dict[str, Callable[[str], dict[str, Any]]] = {
         f"{opening}…{closing}": lambda text, opening=opening, closing=closing: {  # type: ignore[misc]
             "content": f"{opening}{THOUGHT}{closing}\n{text}"
         }
-        for opening, closing in {
-            "<think>": "</think>",
-            "": "</think>",
-            "<thinking>": "</thinking>",
-            "<Thought>": "</Thought>",
-            "<reasoning>": "</reasoning>",
-            "[THINK]": "[/THINK]",
-            "◁think▷": "◁/think▷",
-            "<seed:think>": "</seed:think>",
-            "<longcat_think>": "</longcat_think>",
-            "<|begin_of_thought|>": "<|end_of_thought|>",
-            "<|START_THINKING|>": "<|END_THINKING|>",
-            "<|channel>thought": "<channel|>",
-        }.items()
+        for opening, _, closing in (tags.partition("…") for tags in TAGS.split())
     },
     **{f"…{end}": lambda text, end=end: {"content": f"\ufeff{text}{end}"} for end in ("</s>", "<|im_end|>\n", "<|eot_id|>")},  # type: ignore[misc]
     "answer tags": lambda text: {"content": f"<think>{THOUGHT}</think><answer>\n{text}\n</answer>"},
@@ -254,7 +209,7 @@ async def test_a_verdict_is_the_same_behind_reasoning_of_every_shape(method: str
 
 
 def test_every_method_is_tried() -> None:
-    assert {name.partition(",")[0] for name in VERDICTS} == {name.partition(",")[0] for name in RUBRICS} == set(METHODS)
+    assert {name.partition(",")[0] for name in VERDICTS} == {name.partition(",")[0] for name in ASKED} == set(METHODS)
 
 
 @pytest.mark.parametrize("method", VERDICTS)
@@ -428,7 +383,7 @@ def test_parsers_end_on_a_megabyte_of_anything(parser: str, shape: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("method", RUBRICS)
+@pytest.mark.parametrize("method", ASKED)
 async def test_a_megabyte_is_cut_before_it_is_read(method: str) -> None:
     text = "3 " * 500_000
     found = await judged(method, body_of({"content": text, "logprobs": None, "finish": "stop", "refusal": None}))

@@ -111,30 +111,16 @@ def test_rolebench_takes_the_first_reply_and_the_language_of_the_text(reader: Re
     assert (english.language, said(english)[1]) == ("en", ("c", "Reed", "East."))
 
 
-@pytest.mark.parametrize("row", [{"question": " ", "generated": ["Yes."]}, {"question": "Why?", "generated": []}])
-def test_rolebench_drops_rows_without_a_question_or_reply(reader: Reader, row: dict[str, Any]) -> None:
-    assert reader("rolebench", {"eng_a.jsonl": [{"role": "Reed", **row}]}) == []
-    assert reader.step.dropped == {"no question or no reply": 1}
-
-
 def test_charactereval_reads_one_list_with_profiles_beside_it(reader: Reader) -> None:
     rows = [
         {"id": 7, "role": "阿木", "context": "老陈：（敲门）在吗？\n阿木：在。\n门没锁。\n老陈:那我进来了"},
         {"id": 8, "role": "阿木", "context": "老陈：今天真冷。"},
     ]
-    profiles = {
-        "阿木": {
-            "姓名": "阿木",
-            "爱好": ["下棋", "钓鱼"],
-            "关系": {"友": "老陈"},
-            "经历": "长" * 700,
-            "年龄": "未知",
-            "工作": "木匠",
-        }
-    }
+    person = {"姓名": "阿木", "爱好": ["下棋", "钓鱼"], "关系": {"友": "老陈"}, "经历": "长" * 700, "年龄": "未知"}
+    profiles = {"阿木": person}
     (item,) = reader("charactereval", {"test_data.jsonl": rows, "character_profiles.json": profiles})
     assert said(item) == [("p", "老陈", "（敲门）在吗？"), ("c", "阿木", "在。\n门没锁。"), ("p", "老陈", "那我进来了")]
-    assert item.persona == "姓名：阿木；爱好：下棋、钓鱼；关系：友（老陈）；工作：木匠"
+    assert item.persona == "姓名：阿木；爱好：下棋、钓鱼；关系：友（老陈）"
     assert (item.id, item.language) == ("charactereval-7", "zh")
     assert reader.step.dropped == {"the character does not speak": 1}
 
@@ -172,20 +158,31 @@ def test_character_llm_goes_by_the_folder_where_files_are_called_by_a_date(reade
     assert [item.source_id for item in items] == ["multiturn_Ada_chatgpt/0", "multiturn_Ada_sft/0"]
 
 
+NO_REPLY = "no question or no reply"
+MARKUP = "markup of the generation inside a turn"
+QUESTIONED = [part("Man", "Who?")]
+
+
 @pytest.mark.parametrize(
-    ("row", "reason"),
+    ("name", "row", "reason"),
     [
-        (interview(*exchange("Who?", "Me."), finished=False), "unfinished"),
-        (interview([part("Man", "Who?")], [part("Ada", "Me."), part("Man", "And?")]), "two speakers in one turn"),
-        (interview(*exchange("Who?", "Me. Ada (speaking)")), "markup of the generation inside a turn"),
-        (interview(*exchange("Who?", "Me.<|end|>")), "markup of the generation inside a turn"),
-        (interview([part("Man", "Who?")], [part("Ada", "Hm.", "(thinking)")]), "a turn in which nothing is said aloud"),
-        (interview(*exchange("Who?", "There are three reasons:")), "a turn breaks off"),
-        (interview(*exchange("Who?", "Me."), *exchange("Who?", "I.")), "a turn is there twice"),
+        ("rolebench", {"role": "Reed", "question": " ", "generated": ["Yes."]}, NO_REPLY),
+        ("rolebench", {"role": "Reed", "question": "Why?", "generated": []}, NO_REPLY),
+        ("rolebench", {"role": " ", "question": "Why?", "generated": ["So."]}, "malformed"),
+        ("rpbench", {"npc_profile": {"age": 3}, "conversation": []}, "malformed"),
+        ("pippa", {"bot_name": "", "conversation": []}, "malformed"),
+        ("character_llm", interview(*exchange("Who?", "Me."), finished=False), "unfinished"),
+        ("character_llm", interview(QUESTIONED, [part("Ada", "Me."), part("Man", "And?")]), "two speakers in one turn"),
+        ("character_llm", interview(*exchange("Who?", "Me. Ada (speaking)")), MARKUP),
+        ("character_llm", interview(*exchange("Who?", "Me.<|end|>")), MARKUP),
+        ("character_llm", interview(QUESTIONED, [part("Ada", "Hm.", "(thinking)")]), "a turn in which nothing is said aloud"),
+        ("character_llm", interview(*exchange("Who?", "There are three reasons:")), "a turn breaks off"),
+        ("character_llm", interview(*exchange("Who?", "Me."), *exchange("Who?", "I.")), "a turn is there twice"),
     ],
 )
-def test_character_llm_drops_what_was_generated_wrongly(reader: Reader, row: dict[str, Any], reason: str) -> None:
-    assert reader("character_llm", {"multiturn_Ada_sft.jsonl": [row]}) == []
+def test_a_row_that_is_no_dialogue_is_dropped_for_its_reason(reader: Reader, name: str, row: Any, reason: str) -> None:
+    file = {"rolebench": "eng_a", "rpbench": "rpbench_scene", "pippa": "pippa_deduped", "character_llm": "multiturn_Ada_sft"}
+    assert reader(name, {f"{file[name]}.jsonl": [row]}) == []
     assert reader.step.dropped == {reason: 1}
 
 
@@ -361,20 +358,6 @@ def test_pippa(reader: Reader) -> None:
     assert item.persona == "Captain Reed hates you."
     reasons = {"a category marked NSFW": 1, "sexual words": 1, "only the character speaks": 1, "malformed": 1}
     assert reader.step.dropped == reasons
-
-
-@pytest.mark.parametrize(
-    ("name", "row"),
-    [
-        ("rolebench", {"role": " ", "question": "Why?", "generated": ["So."]}),
-        ("rpbench", {"npc_profile": {"age": 3}, "conversation": []}),
-        ("pippa", {"bot_name": "", "conversation": []}),
-    ],
-)
-def test_a_character_without_a_name_is_malformed(reader: Reader, name: str, row: dict[str, Any]) -> None:
-    file = {"rolebench": "eng_a.jsonl", "rpbench": "rpbench_scene.jsonl", "pippa": "pippa_deduped.jsonl"}[name]
-    assert reader(name, {file: [row]}) == []
-    assert reader.step.dropped == {"malformed": 1}
 
 
 @pytest.mark.parametrize(
