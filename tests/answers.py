@@ -1,8 +1,6 @@
 """What the endpoint of tests answers: by what it was asked, with faults that pass (`FAULTS`: a run asks again, and its records
 are as if nothing had been), and with faults that stay with one prompt (`LASTING`, by what a run makes of them)."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import random

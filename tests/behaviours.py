@@ -12,8 +12,6 @@ In `answer`, `message`, `logprobs` and `body`, the text `{answer}` stands for wh
 where it is spoken to, digits or JSON where it is asked to judge.
 """
 
-from __future__ import annotations
-
 import asyncio
 import operator
 import re

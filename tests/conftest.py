@@ -1,7 +1,5 @@
 """Shared by all tests: the command line as a user types it, and one embedded vLLM server for everything that needs a model."""
 
-from __future__ import annotations
-
 import gc
 import os
 import re

@@ -1,7 +1,5 @@
 """configs/eval/demo.yaml for tests: no floors, and the embedded model judges too, in one request per dialogue."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import yaml

@@ -4,8 +4,6 @@
 nothing at all when the limit ends before the reasoning does.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

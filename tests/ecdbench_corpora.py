@@ -1,8 +1,6 @@
 """A few items of every dataset of ECDBench, written for the tests, in the form in which the publishers give out theirs, and
 laid out as configs/ecdbench/local.yaml says."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

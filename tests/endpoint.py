@@ -5,8 +5,6 @@ What it answers is in `tests.answers`.
 It stands in for paid APIs and broken servers only; what a model really does is tested against the embedded model.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import re

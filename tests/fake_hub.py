@@ -1,15 +1,13 @@
 """A Hugging Face hub on loopback that takes repositories, LFS objects and commits as the hub's interface has them, and gives
 them back to every client of it. For huggingface_hub with HF_ENDPOINT; only a bearer of `TOKEN` may write."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
 import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 import yaml
@@ -27,7 +25,7 @@ class FakeHub:
         self.lfs: dict[str, bytes] = {}
         self.made: dict[tuple[str, str], dict[str, Any]] = {}
 
-    def __enter__(self) -> FakeHub:
+    def __enter__(self) -> Self:
         hub = self
 
         class Handler(_Handler):

@@ -3,8 +3,6 @@
 Scores have tenths, and thirds of them come up: sums of floats then differ with the order of the numbers.
 """
 
-from __future__ import annotations
-
 import csv
 import random
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """A run's records and report as a full benchmark would leave them, generated: for the report's tests and its benchmark."""
 
-from __future__ import annotations
-
 import random
 from functools import cache
 from pathlib import Path

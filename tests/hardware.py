@@ -3,14 +3,12 @@
 `python -m tests.hardware` writes them there. Runs are those of the configs and recipes that the scripts of configs/launch name.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from core.errors import UserError
 from core.files import CONFIGS
@@ -47,7 +45,7 @@ class Run:
 
     @classmethod
     @cache
-    def of(cls, config: str, *supporters: str, shard: str | None = None) -> Run:
+    def of(cls, config: str, *supporters: str, shard: str | None = None) -> Self:
         """A run config with the paper's cards."""
         more: dict[str, Any] = {"supporters": [*supporters] or None, "shard": shard, "out": "runs/planned"}
         resolved = resolve(CONFIGS / "eval" / config, [f"cards=[{', '.join(CARD_FILES)}]"], **more)

@@ -6,8 +6,6 @@ Prints its metrics as JSON. What it imports and does not need here (the vendor's
 bar) is stood in for; `ChatCompletionSampler` is its own.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

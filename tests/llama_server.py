@@ -1,7 +1,5 @@
 """llama.cpp's own server, in the environment of tests.peers: python llama_server.py MODEL.gguf PORT"""
 
-from __future__ import annotations
-
 import sys
 import threading
 

@@ -1,7 +1,5 @@
 """lm-eval's tasks asked of a rule instead of a model. A module of its own, since lm-eval takes seconds to import."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ address of the endpoint, and ECDBench's tasks are planned (test_ecdbench_run.py 
 what it would do, and that is done.
 """
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The environment of other people's libraries that cannot be in ours (make setup-peers)."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Studies for tests: dialogues, a server (a thread of this process, or a process of its own), and a rater without a browser."""
 
-from __future__ import annotations
-
 import csv
 import http.client
 import json
@@ -18,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import uvicorn
@@ -132,7 +130,7 @@ class Client:
         finally:
             connection.close()
 
-    def enter(self, link: str) -> Client:
+    def enter(self, link: str) -> Self:
         """Open a link, and read the form's token."""
         status, page, headers = self.request("GET", link)
         assert status == 303, page

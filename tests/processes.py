@@ -1,8 +1,6 @@
 """`esc-eval` in processes of its own, to be killed or interrupted. They are forked from one that has imported everything: most
 of what a short command takes. How the program itself starts is tested elsewhere (test_programs.py, test_places.py)."""
 
-from __future__ import annotations
-
 import os
 import resource
 import sys

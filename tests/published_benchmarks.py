@@ -1,7 +1,5 @@
 """Miniatures of MindEval's and ESC-Judge's repositories: their layout and the shape of their files, in words of our own."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

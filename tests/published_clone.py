@@ -1,7 +1,5 @@
 """A miniature of the published ESC-Eval repository: its layout and the shape of its scripts, in words of our own."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

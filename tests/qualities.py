@@ -6,8 +6,6 @@ bundled gold set it knows the scores, and is one level off in a quarter of them.
 asked, so that a run that is repeated is answered alike.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from functools import cached_property

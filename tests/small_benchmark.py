@@ -1,7 +1,5 @@
 """A small benchmark described only in YAML, and scores of its items whose sums are worked by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What people can type: every verb of every program, loaded."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any

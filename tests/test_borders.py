@@ -1,7 +1,5 @@
 """What is printed or written for people passes one border: nothing in a name, a comment or an error steers their programs."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import io

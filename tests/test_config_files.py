@@ -1,7 +1,5 @@
 """Every file of configs/ goes through the code that uses it."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Every bundled configuration loads through the code that uses it, and says what the papers say."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase

@@ -1,7 +1,5 @@
 """The scripted endpoint's dialects refuse what the real servers refuse: what is tested against them stands on this."""
 
-from __future__ import annotations
-
 import re
 import urllib.error
 import urllib.request

@@ -1,7 +1,5 @@
 """README and docs/ against the code: every command, path, link and example in them, and how far a reader has to click."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,8 +1,6 @@
 """What somebody reads who starts a program on a machine that lacks something: a package, a GPU, a driver new enough. One line,
 which names it and the way on."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """What the forge, containers and commits are checked with, by the programs that read these files."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

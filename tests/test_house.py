@@ -1,7 +1,5 @@
 """The shape of the house: what may import what, what the base install needs, what the Makefile offers."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,8 +1,6 @@
 """configs/launch: every script is run by bash with programs that only note how they were called; the notes go through the real
 parsers. Nothing is submitted or started; tests/launch does that."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

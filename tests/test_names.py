@@ -1,7 +1,5 @@
 """People, models and things go by one name each, whatever a keyboard or a spreadsheet made of it: in every reader."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Files are read at one place: it knows encodings, marks, doubled keys and depth, and names file and line in every error."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable
 from pathlib import Path

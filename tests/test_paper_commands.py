@@ -1,7 +1,5 @@
 """Every command of docs/reproduce.md, run to its end (`tests.paper_desk` says what is done dry)."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterator

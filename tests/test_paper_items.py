@@ -1,8 +1,6 @@
 """docs/paper_items.yaml, which docs/reproduce.md is made of: every table and figure of the papers once, and commands that the
 programs take."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import re

@@ -1,8 +1,6 @@
 """Every path option of every verb, found by introspection: what cannot be read or written is one line and exit code 2, and no
 output replaces an input."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterator

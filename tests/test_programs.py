@@ -1,7 +1,5 @@
 """The programs that an installation has: -h and --version everywhere, and completion in a real bash."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -7,8 +7,6 @@ Compared whole: standard output, and every file that is written. Left out is wha
 - .xlsx (the same rows are in the .csv beside it), and the pages of runs, which show dialogues in the order of the rows.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 import time

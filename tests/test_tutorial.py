@@ -1,8 +1,6 @@
 """docs/tutorial.md as a reader types it: forty situations in German, four questions from 1 to 10, two prompts, one URL. The
 endpoint answers one of the prompts better, and the board has to say so."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

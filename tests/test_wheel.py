@@ -1,7 +1,5 @@
 """The wheel as somebody installs it, without a network: programs, servers and Python work, and a hidden package is named."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

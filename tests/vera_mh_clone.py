@@ -1,7 +1,5 @@
 """A miniature of VERA-MH's repository: its layout, its tables' columns and its scripts' shape, in words of our own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp

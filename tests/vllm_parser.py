@@ -1,7 +1,5 @@
 """vLLM's own parser of a server's command line."""
 
-from __future__ import annotations
-
 import importlib.metadata
 from typing import Any
 

@@ -4,8 +4,6 @@ It takes vLLM's command line, answers as tests/endpoint.py does, and notes in th
 when it ended and how often it was asked. One whose model STAND_IN_DYING names ends at once.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

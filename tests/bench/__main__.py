@@ -1,7 +1,5 @@
 """`python -m tests.bench PART [OPTIONS]`: one benchmark, or `all` of them one after the other (what `make bench` runs)."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

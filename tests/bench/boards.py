@@ -5,8 +5,6 @@ A card is easier or harder for all supporters, a dialogue on it adds luck of its
 and people score some of the dialogues.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import combinations
 

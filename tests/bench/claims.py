@@ -1,7 +1,5 @@
 """What the product claims, and how often the claim is true in simulated studies: the rows of `tests.bench known-truth`."""
 
-from __future__ import annotations
-
 import pkgutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

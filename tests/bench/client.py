@@ -1,8 +1,6 @@
 """Client and engine as a user runs them, beside other clients, against an endpoint on loopback that answers at once or after
 200 ms. All make the same calls, in turn, so that a ratio holds on any machine."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

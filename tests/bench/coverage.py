@@ -5,8 +5,6 @@ drawn from it, as a run draws its cards. Nothing is fitted. Samples of one popul
 are made by the very functions that reports use.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -7,8 +7,6 @@ It answers after LATENCY seconds: with one fixed line and bare scores, or, with 
 that are measured: a server of a library takes several times as long for a call as they do, and would be what is measured.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import re

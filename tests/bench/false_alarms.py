@@ -15,8 +15,6 @@ ESC-Eval's cards were made from EPITOME, MHP Reddit, Psych8K, ESConv and ExTES (
 CounselChat and Dreaddit have no reader of their own: make them files of the generic form (docs/data.md) under these names.
 """
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What every benchmark ends with: figures beside their targets, printed, and kept in a folder as JSON and as one table."""
 
-from __future__ import annotations
-
 import os
 import platform
 import statistics

@@ -1,8 +1,6 @@
 """A recipe at full shape without its base: random weights of the real widths, in as many layers as a GPU has room for, and rows
 of the recipe's full length."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping

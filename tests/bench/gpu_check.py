@@ -6,8 +6,6 @@ steps of the ranker's base (tests/bench/step_times.py), dialogues and their scor
 7B where the hub's cache has it. Nothing is downloaded. A part that fails ends no other.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

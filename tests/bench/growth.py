@@ -1,7 +1,5 @@
 """Ever larger runs against the 200 ms endpoint, each in a process of its own: what a dialogue costs must not grow."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

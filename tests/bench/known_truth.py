@@ -3,8 +3,6 @@
 Each function makes so many studies from a seed and asks the very functions that the verbs use.
 """
 
-from __future__ import annotations
-
 import sys
 import zlib
 from collections.abc import Callable

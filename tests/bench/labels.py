@@ -7,8 +7,6 @@ What `people suggest` saves is seen where a judge's spread is known: of the thre
 and of a judge generated over the bundled synthetic score set. Boards of several supporters: `tests.bench.boards`.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ runs FOLDER/cards.jsonl into FOLDER/run against a server and prints what it took
 SETTINGS: more of the config, as JSON.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import re

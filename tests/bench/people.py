@@ -1,7 +1,5 @@
 """A study under load: how long raters wait for a click to be saved, on SQLite, server and raters on one machine."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

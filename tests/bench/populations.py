@@ -5,8 +5,6 @@ own add up to the quality, so scores of one card go together as people's do. The
 mechanisms lie at the floor, ESConv's surveys at the ceiling, EmpathicComm's experts in the middle.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from core.statistics.bootstrap import Floats

@@ -1,8 +1,6 @@
 """`esc-eval report` of 8,512 dialogues: its seconds, the size of its page, and how soon Chromium shows it; and the ranker's
 training set of the same dialogues, as if the verdicts were people's."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

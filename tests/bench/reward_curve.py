@@ -1,7 +1,5 @@
 """The reward of a toy supporter in training, step by step, for three seeds: as JSON and as a picture of the documents."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -7,8 +7,6 @@ asks every request of CALLS (JSON Lines: one dialogue a line, a list of request 
 took as JSON. Each client is set up as its documentation says for many calls at once; none is retried or rate-limited here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import os

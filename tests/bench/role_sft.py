@@ -4,8 +4,6 @@ Rows are dialogues of random words from the bundled texts (nothing is a near dup
 gives: a quarter support dialogues with a card, the rest general role play, 20 % more of each than the quotas take.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import tempfile

@@ -1,8 +1,6 @@
 """Seconds to score the same dialogues: the paper's seven rubric-first requests beside both native methods, with the server's
 prefix cache and without."""
 
-from __future__ import annotations
-
 import io
 import time
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The embedded model as benchmarks serve it: one server, started for a block, whose prefix cache can be emptied."""
 
-from __future__ import annotations
-
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

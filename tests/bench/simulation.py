@@ -1,8 +1,6 @@
 """Dialogues a minute: ours on one server beside the reference procedure, on the same cards, model, greedy, with replies of the
 same length at most."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ stands, for each count of dialogues at once, how many seconds a step took that g
 before it and half of `new`; `read` is how many tokens of prompts a second are read, `cache` how many the cache holds.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import time

@@ -1,7 +1,5 @@
 """What a decision costs: two models so many points apart, with a fixed number of cards and with `run --until decided`."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The benchmarks' own arithmetic: targets, ideals, slopes, padding."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

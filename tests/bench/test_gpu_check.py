@@ -1,7 +1,5 @@
 """`make gpu-check` without a GPU: its arithmetic, its failures, and all of it once at tiny size."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

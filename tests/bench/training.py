@@ -1,8 +1,6 @@
 """Training: tokens a second and the share of padding, examples of like length together (what the recipes ask for) beside
 batches as they come (plain padding)."""
 
-from __future__ import annotations
-
 import random
 import time
 from pathlib import Path

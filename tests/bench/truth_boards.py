@@ -1,7 +1,5 @@
 """What boards, comparisons and forks claim of supporters: false differences, coverage of intervals, and ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import combinations
 

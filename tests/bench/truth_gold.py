@@ -4,8 +4,6 @@ Gold is as ESC-Eval's: a card has a dozen dialogues, and what a judge gets wrong
 cards, dialogues without cards, or turns of one dialogue.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ A faultless judge misses gold as often as its probabilities say, favours nothing
 again. Verdicts on one card go together, in what they are and in what they get wrong.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

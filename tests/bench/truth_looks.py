@@ -1,7 +1,5 @@
 """What runs that stop as soon as they are decided claim: false differences, and coverage of the intervals they stop at."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations

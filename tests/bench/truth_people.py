@@ -1,7 +1,5 @@
 """What `leaderboard --people` claims, on boards whose truth is known: differences, intervals, labels saved."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Whether planned cards show what they were planned for, and whether intervals of MSR and MAC hold: simulated studies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

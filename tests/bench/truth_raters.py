@@ -1,7 +1,5 @@
 """Agreement of raters: how often the intervals of kappa, alpha and the shares of equal and near scores hold the truth."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import combinations
 

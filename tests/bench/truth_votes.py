@@ -4,8 +4,6 @@ Several annotators vote on an item and see the same replies, so their votes go t
 pairs are shown far more often than others, and what is shown first is picked a little more often.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 

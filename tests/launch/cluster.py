@@ -1,7 +1,5 @@
 """Slurm on this machine: munged, slurmctld and two slurmd, each with eight GPUs that are only names."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -10,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 NODES = ("127.0.0.1", "127.0.0.2")  # a node's name is what its jobs are told to connect to, so it has to be an address
@@ -61,7 +60,7 @@ class Cluster:
         self.environment = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
         self._daemons: list[subprocess.Popen[bytes]] = []
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         folder = self.folder
         (folder / "gpu").mkdir()
         (folder / "state").mkdir()

@@ -1,7 +1,5 @@
 """A cluster for the session's tests, and the folder that jobs are submitted from."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

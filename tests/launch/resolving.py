@@ -1,7 +1,5 @@
 """What uv resolves for a machine and a Python that a test is not on: metadata are read, nothing is installed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterable

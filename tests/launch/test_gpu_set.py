@@ -1,7 +1,5 @@
 """configs/constraints-gpu.txt: nothing but pins, which satisfy the extras, and which a resolver still finds."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 

@@ -1,7 +1,5 @@
 """Every way to install that documents name, on every Python that pyproject.toml promises: by pip and uv, with extras."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,8 +1,6 @@
 """A rented machine that is taken away in the middle: the `run` of a SkyPilot task, killed with all it started, goes on at
 another machine with what the bucket has. The bucket is a folder; `esc-eval`, bash, cp, find and SQLite are real."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The Kubernetes Jobs of configs/launch: by the Python client's own models, and as what they start."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The SkyPilot tasks by SkyPilot's own parser, and the setup that they share by a real uv."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Every Slurm script of configs/launch by its own header's line, submitted to a real Slurm; what it starts is real and tiny."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
