@@ -131,10 +131,7 @@ LASTING: dict[str, dict[str, Answer]] = {
     "refusal": {
         "OpenAI": error(400, "rejected by our safety system", code="content_policy_violation"),
         "Azure": error(
-            400,
-            "The response was filtered",
-            code="content_filter",
-            innererror={"code": "ResponsibleAIPolicyViolation"},
+            400, "The response was filtered", code="content_filter", innererror={"code": "ResponsibleAIPolicyViolation"}
         ),
         "DashScope": error(400, "Input data may contain inappropriate content.", code="data_inspection_failed"),
         "DashScope, wrapped": error(400, "<400> InternalError.Algo.DataInspectionFailed: Output data"),

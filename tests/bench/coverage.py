@@ -22,13 +22,7 @@ from core.grouping import group_by
 from core.ledger import Build
 from core.options import name_and_value
 from core.rubrics import known_rubric
-from core.statistics.bootstrap import (
-    POINTS,
-    Floats,
-    gap_levels,
-    resampled_means,
-    smoothed_means,
-)
+from core.statistics.bootstrap import POINTS, Floats, gap_levels, resampled_means, smoothed_means
 from core.tables import Cell, Table, to_console, to_markdown
 from data_prep.scores.corpora import import_corpus
 from data_prep.scores.human import Imported

@@ -38,11 +38,7 @@ def fed_rubric() -> Rubric:
             "languages": ["en"],
             "scale": {"min": 0, "max": 2},
             "dimensions": {
-                "lively": {
-                    "label": {"en": "Lively"},
-                    "about": {"en": "Pace."},
-                    "levels": {"en": {0: "dull", 2: "lively"}},
-                },
+                "lively": {"label": {"en": "Lively"}, "about": {"en": "Pace."}, "levels": {"en": {0: "dull", 2: "lively"}}},
                 "consistent": {"label": {"en": "Consistent"}, "about": {"en": "No break."}, "scale": {"min": 0, "max": 1}},
                 "overall": {"label": {"en": "Overall"}, "about": {"en": "All in all."}, "scale": {"min": 0, "max": 4}},
             },

@@ -219,10 +219,7 @@ def test_every_pair_has_its_verdict_and_the_found_come_first(tmp_path: Path) -> 
     ]
     assert page.findings[2].startswith("k, by dimension: Fluency +33.3, Empathy +33.3;")
     averages, dimensions = page.forests
-    assert [(line.name, line.said) for line in averages.lines] == [
-        ("k", "better"),
-        ("m", "no difference found"),
-    ]
+    assert [(line.name, line.said) for line in averages.lines] == [("k", "better"), ("m", "no difference found")]
     assert dimensions.columns == ["Fluency", "Empathy"]
 
 
@@ -361,10 +358,7 @@ def test_command_prints_json_alone_and_writes_every_table(tmp_path: Path) -> Non
         (lambda a, b: [a, a.parent], "not a run folder"),
         (lambda a, b: ((b / "config.json").write_text('{"simulate": {}}'), [a, b])[1], "b has no judgements yet"),
         (lambda a, b: ((b / "config.json").write_text("{"), [a, b])[1], "config.json:1: malformed JSON"),
-        (
-            lambda a, b: ((b / "config.json").write_text('{"score": {"rubric": {}}}'), [a, b])[1],
-            "score.rubric.name",
-        ),
+        (lambda a, b: ((b / "config.json").write_text('{"score": {"rubric": {}}}'), [a, b])[1], "score.rubric.name"),
         (lambda a, b: ((b / "dialogues.jsonl").write_text("{}\n"), [a, b])[1], "dialogues.jsonl:1: id"),
     ],
 )

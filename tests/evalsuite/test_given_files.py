@@ -144,11 +144,7 @@ def test_a_run_folder_where_a_file_is_meant_is_the_file_in_it(esc_eval: EscEval,
     assert esc_eval(*CORRELATE, "--gold", "g.csv", "--judgements", "r", "--dialogues", "r")[0] == 0
     (tmp_path / "r" / "judgements.jsonl").unlink()
     (tmp_path / "r" / "judges" / "k" / "judgements.jsonl").unlink()
-    one_line(
-        esc_eval(*given, "r"),
-        2,
-        "--judgements r: no judgements.jsonl in it: run `esc-eval run --only score",
-    )
+    one_line(esc_eval(*given, "r"), 2, "--judgements r: no judgements.jsonl in it: run `esc-eval run --only score")
     (tmp_path / "empty").mkdir()
     one_line(esc_eval(*given, "empty"), 2, "not a run folder (no config.json): empty")
     one_line(esc_eval(*CORRELATE, "--gold", "empty", "--judgements", "v.csv"), 2, "--gold empty: not a file")

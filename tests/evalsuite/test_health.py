@@ -90,9 +90,7 @@ def test_length_is_spearman_within_supporters() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 5), st.none() | st.integers(0, 4)), min_size=1, max_size=9))
 @example([("a", 1, 0), ("a", 2, 3), ("b", 1, 4), ("b", 2, 2), ("b", 3, 1)])
-def test_all_supporters_together_are_scipys_weighted_by_their_dialogues(
-    rows: list[tuple[str, int, int | None]],
-) -> None:
+def test_all_supporters_together_are_scipys_weighted_by_their_dialogues(rows: list[tuple[str, int, int | None]]) -> None:
     dialogues = [of_length(f"d{n}", length, who) for n, (who, length, _) in enumerate(rows)]
     judgements = [make_judgement(f"d{n}", "empathy", value) for n, (*_, value) in enumerate(rows)]
     pooled = effects_of(dialogues, judgements, make_rubric("empathy"))[-1].cells["empathy"]

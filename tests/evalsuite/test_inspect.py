@@ -125,11 +125,7 @@ def test_the_task_holds_the_dialogues_of_ours_and_gives_its_scores(run: Path) ->
         role: get_model("mockllm/model", memoize=False, custom_outputs=answer) for role in ("supporter", "seeker", "judge")
     }
     (log,) = inspect_eval(
-        task(limit=3, exchanges=2),
-        model=models.pop("supporter"),
-        model_roles=dict(models),
-        log_dir="task",
-        display="none",
+        task(limit=3, exchanges=2), model=models.pop("supporter"), model_roles=dict(models), log_dir="task", display="none"
     )
     is_our_run(log, run)
     assert log.stats.role_usage.keys() >= {"seeker", "judge"}

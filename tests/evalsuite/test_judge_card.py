@@ -103,12 +103,7 @@ def gold(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def card_of(
-    esc_eval: EscEval,
-    gold: tuple[Path, Path],
-    judge: Judge,
-    *more: object,
-    sure: float | None = None,
-    name: str = "my-judge",
+    esc_eval: EscEval, gold: tuple[Path, Path], judge: Judge, *more: object, sure: float | None = None, name: str = "my-judge"
 ) -> dict[str, str]:
     with Endpoint(answering(judge, sure), models=(name,)) as endpoint:
         call = ("judge-card", f"{name}@{endpoint.url}", "--dialogues", gold[0], "--gold", gold[1], "--set", "languages=en")

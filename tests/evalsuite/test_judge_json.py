@@ -61,12 +61,7 @@ async def judged(
     with Endpoint(behave, models=("judge",)) as endpoint:
         place = SpecEndpoint(base_url=endpoint.url, constraint=constraint)
         spec = ModelSpec(
-            name="judge",
-            about="",
-            roles=("judge",),
-            languages=("en", "zh"),
-            endpoint=place,
-            sampling=Sampling(max_tokens=50),
+            name="judge", about="", roles=("judge",), languages=("en", "zh"), endpoint=place, sampling=Sampling(max_tokens=50)
         )
         store = CallStore(tmp_path / "calls.sqlite")
         async with ChatClient(store, backoff_s=0.001, attempts=1) as client:

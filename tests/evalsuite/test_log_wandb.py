@@ -150,15 +150,9 @@ def test_every_chart_is_a_figure_of_plotly_in_the_pages_colours(tmp_path: Path, 
     with open_run(tmp_path) as run:
         charts = {chart.key: chart for chart in content_of(run).charts}
     drawn = {key.partition("-")[0] for key in charts}
-    assert drawn == {
-        "reply",
-        "distribution",
-        "agreement",
-        "confusion",
-        "calibration",
-        "terminations",
-        "survival",
-    } | ({"trends"} if framework == "emoharbor" else set())
+    assert drawn == {"reply", "distribution", "agreement", "confusion", "calibration", "terminations", "survival"} | (
+        {"trends"} if framework == "emoharbor" else set()
+    )
     for chart in charts.values():
         shown = Figure(coloured(chart.figure))
         assert [trace.type for trace in shown.data] == [trace["type"] for trace in chart.figure["data"]]

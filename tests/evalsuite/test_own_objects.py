@@ -59,7 +59,7 @@ def test_numbers_of_numpy_and_dates_are_text() -> None:
 def test_records_and_dicts_may_be_mixed_in_their_order() -> None:
     known = load_cards(bundled_cards("en"))[:1]
     assert [card.problem for card in given_people([ROWS[0], *known, ROWS[1]], False, {"languages": ["en"]})] == [
-        *("She cannot sleep.", known[0].problem, "He lost his job."),
+        *("She cannot sleep.", known[0].problem, "He lost his job.")
     ]
 
 

@@ -101,10 +101,7 @@ def test_a_task_that_cannot_be_is_not_found(
             ("PUT", f"/api/task/{number}/answer", {"question": "empathy", "value": 1}),
         ):
             status, _, headers = client.request(method, path, body)
-            assert status == 404 and headers.items() >= USUAL, (
-                method,
-                status,
-            )
+            assert status == 404 and headers.items() >= USUAL, (method, status)
 
     visit(esc_eval, monkeypatch, study, ask)
 

@@ -85,11 +85,7 @@ def test_replies_are_asked_recorded_measured_and_not_asked_again(folder: Path) -
         assert asked == sorted(
             [
                 [("user", "I failed.\nand I am tired")],
-                [
-                    ("user", "I failed.\nand I am tired"),
-                    ("assistant", "Oh no.\nWhat happened?"),
-                    ("user", "The exam"),
-                ],
+                [("user", "I failed.\nand I am tired"), ("assistant", "Oh no.\nWhat happened?"), ("user", "The exam")],
                 [("user", "我很难过")],
             ]
         )

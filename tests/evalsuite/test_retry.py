@@ -17,11 +17,7 @@ from tests.endpoint import Answer, Endpoint, echo
 from tests.evalsuite.test_faults import MODELS, config, one_line, outputs, run_at
 from tests.serve.test_client import ask, question, spec
 
-BAD = {
-    0: Answer(""),
-    1: Answer("no", finish_reason="content_filter"),
-    2: Answer("and then I", finish_reason="length"),
-}
+BAD = {0: Answer(""), 1: Answer("no", finish_reason="content_filter"), 2: Answer("and then I", finish_reason="length")}
 
 
 def bad(body: dict[str, Any], count: int) -> Answer:

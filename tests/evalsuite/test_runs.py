@@ -51,11 +51,7 @@ def test_weights_that_changed_on_the_hub_are_not_mixed(tmp_path: Path) -> None:
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    with (
-        open_run(tmp_path / "r"),
-        pytest.raises(UserError, match="in use by another process"),
-        open_run(tmp_path / "r"),
-    ):
+    with open_run(tmp_path / "r"), pytest.raises(UserError, match="in use by another process"), open_run(tmp_path / "r"):
         pass
 
 

@@ -210,9 +210,7 @@ def test_shares_are_over_cards() -> None:
 
 WORDS = ("dog", "Biscuit", "died", "landlord", "evicted")
 AUDITED = st.lists(  # of each dialogue: its card or none, the words of it in the first line, and thanks
-    st.tuples(st.none() | st.integers(0, 2), st.sets(st.sampled_from(WORDS)), st.booleans()),
-    min_size=1,
-    max_size=8,
+    st.tuples(st.none() | st.integers(0, 2), st.sets(st.sampled_from(WORDS)), st.booleans()), min_size=1, max_size=8
 )
 
 

@@ -30,11 +30,7 @@ def stored(folder: Path) -> set[tuple[str, str]]:
 
 @pytest.mark.full
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    ("dialogues", "every"),
-    [(100, 3.0), (10_000, 20.0)],
-    ids=["100 dialogues", "10,000 dialogues"],
-)
+@pytest.mark.parametrize(("dialogues", "every"), [(100, 3.0), (10_000, 20.0)], ids=["100 dialogues", "10,000 dialogues"])
 def test_faults_few_files_and_a_signal_every_so_often_lose_nothing_and_ask_nothing_twice(
     tmp_path: Path, dialogues: int, every: float
 ) -> None:

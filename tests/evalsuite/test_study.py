@@ -233,10 +233,7 @@ def test_finished_runs_of_any_benchmarks_stand_side_by_side(esc_eval: EscEval, t
     assert tables["study-averages-en"]["columns"] == ["supporter", "ESC-Eval", "Alarming"]
     assert [row[1]["mean"] for row in tables["study-averages-en"]["rows"]] == [87.5, 12.5, 50]
     judges = tables["study-judges"]["rows"]
-    assert [row[:4] for row in judges] == [
-        ["ESC-Eval", "j1", "people.jsonl", "English"],
-        ["Alarming", "j2", "nothing", None],
-    ]
+    assert [row[:4] for row in judges] == [["ESC-Eval", "j1", "people.jsonl", "English"], ["Alarming", "j2", "nothing", None]]
     assert (judges[0][4], judges[0][5]) == ({"mean": 80, "low": 70, "high": 90, "n": 40}, 50) and judges[1][4]["mean"] is None
     against = [(row[0], row[1], row[3]["mean"], row[5]["mean"], row[6]) for row in tables["study-disagreements-en"]["rows"]]
     assert against == [("a", "b", 75, -75, "both"), ("a", "c", 37.5, -37.5, "both"), ("b", "c", -37.5, 37.5, "both")]
