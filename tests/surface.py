@@ -39,3 +39,12 @@ COMMANDS = {name: command_of(app) for name, app in APPS.items()}
 VERBS: dict[str, Callable[..., Any]] = {
     typed: inspect.unwrap(leaf.callback) for name, command in COMMANDS.items() for typed, leaf in leaves(command, name)
 }
+
+
+def parsed(words: list[str]) -> dict[str, Any]:
+    """The values of a verb's options as its own parser reads them; the words begin with the program."""
+    command, rest = COMMANDS[words[0]], words[1:]
+    while getattr(command, "commands", None):
+        command, rest = command.commands[rest[0]], rest[1:]
+    with command.make_context(" ".join(words), rest) as context:
+        return dict(context.params)

@@ -54,11 +54,6 @@ FRAMEWORKS = tuple(
 )
 
 
-def package(name: str) -> str:
-    """The package that a module stands in, `core.statistics` of `core.statistics.bootstrap`."""
-    return ".".join(FILES[name].parent.relative_to(ROOT).parts)
-
-
 def assert_no_circle(imported: dict[str, set[str]]) -> None:
     try:
         TopologicalSorter(imported).prepare()
@@ -76,12 +71,12 @@ def test_arrows_point_one_way(room: str) -> None:
 
 def test_training_asks_the_harness_for_its_reward_alone() -> None:
     """A supporter is rewarded with what the harness would score: there is no second judge and no second dialogue loop."""
-    wanted = {name: others for name in FILES if name.startswith("train") and (others := of_harness(name))}
-    assert wanted == {name: {"evalsuite.environment"} for name in ("train.esc_supporter", "train.rollouts")}
-
-
-def of_harness(name: str) -> set[str]:
-    return {other for other in graph()[name] if other.startswith("evalsuite")}
+    harness = {
+        name: {other for other in graph()[name] if other.startswith("evalsuite")} for name in FILES if name[:5] == "train"
+    }
+    assert {name: others for name, others in harness.items() if others} == {
+        name: {"evalsuite.environment"} for name in ("train.esc_supporter", "train.rollouts")
+    }
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
@@ -89,10 +84,10 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 
 def test_no_packages_import_each_other_in_a_circle() -> None:
+    package = {name: ".".join(path.parent.relative_to(ROOT).parts) for name, path in FILES.items()}
     packages: dict[str, set[str]] = {}
     for name in FILES:
-        others = {package(other) for other in graph()[name]} - {package(name)}
-        packages.setdefault(package(name), set()).update(others)
+        packages.setdefault(package[name], set()).update({package[other] for other in graph()[name]} - {package[name]})
     assert_no_circle(packages)
 
 

@@ -7,20 +7,16 @@ import shlex
 import shutil
 import subprocess
 from collections import Counter
-from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer.main
 
 from core.files import CONFIGS
 from core.specs import load_spec
 from core.yaml_files import load_yaml
-from evalsuite.commands.report import merge
 from evalsuite.runs.config import EvalConfig, load_config
 from evalsuite.runs.shards import Shard
-from tests.surface import COMMANDS
+from tests.surface import parsed
 
 ROOT = CONFIGS.parent
 FILES = sorted((CONFIGS / "launch").iterdir())
@@ -95,22 +91,16 @@ def files_need_not_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("core.paths.check", lambda options: None)
 
 
-def parsed(words: list[str]) -> dict[str, Any]:
-    """What `esc-eval` makes of a command line (typer's own parser; merge by its own app)."""
-    commands = dict(COMMANDS["esc-eval"].commands)
-    own = typer.Typer()
-    own.command()(merge)
-    commands["merge"] = typer.main.get_command(own)
-    return commands[words[0]].make_context("esc-eval", words[1:]).params
-
-
 def shown(path: Path, program: str) -> list[list[str]]:
     """The words of every line of a program in a file's comments."""
     text = "\n".join(line[1:].strip() for line in path.read_text().splitlines() if line.startswith("# "))
     return [shlex.split(line) for line in re.findall(rf"^{program} .*", text.replace("\\\n", " "), re.M)]
 
 
-@pytest.mark.parametrize("path", SLURM, ids=lambda path: path.stem)
+each_slurm = pytest.mark.parametrize("path", SLURM, ids=lambda path: path.stem)
+
+
+@each_slurm
 def test_slurm_scripts_are_complete(path: Path) -> None:
     text = path.read_text()
     subprocess.run(["bash", "-n", str(path)], check=True)
@@ -122,7 +112,7 @@ def test_slurm_scripts_are_complete(path: Path) -> None:
 
 
 @pytest.mark.parametrize("chosen", [None, "other"])
-@pytest.mark.parametrize("path", SLURM, ids=lambda path: path.stem)
+@each_slurm
 def test_slurm_scripts_activate_the_users_environment(path: Path, chosen: str | None, tmp_path: Path) -> None:
     """.venv of the folder that the job was submitted from, or ESC_EVAL_VENV; never ENVIRONMENT, which Slurm sets to BATCH."""
     for name in (".venv", "other", "BATCH"):
@@ -158,7 +148,7 @@ def test_skypilot_tasks_have_its_fields(path: Path) -> None:
 def test_runs_parse_and_name_what_is_there(name: str, tmp_path: Path) -> None:
     path = CONFIGS / "launch" / name
     (words,) = (line[1:] for line in called(script_of(path), tmp_path) if line[0] == "esc-eval")
-    given = parsed(words)
+    given = parsed(["esc-eval", *words])
     assert isinstance(load_config(ROOT / given["config"], {}), EvalConfig)
     if name == "k8s_run.yaml":
         assert all(load_spec(supporter).checkpoint for supporter in given["supporter"]) and given["out"] == "runs/esc_eval"
@@ -173,7 +163,7 @@ def test_runs_parse_and_name_what_is_there(name: str, tmp_path: Path) -> None:
     else:
         (job,) = (words[words.index("--wrap") + 1] for words in shown(path, "sbatch") if "--wrap" in words)
         (line,) = called(job, tmp_path, shutil.which("dash") or "sh")  # Slurm's shell for --wrap is /bin/sh
-    merged = parsed(line[1:])
+    merged = parsed(line)
     assert [folder.name for folder in merged["folders"]] == [f"full-{index}" for index in range(1, 8)]
 
 
@@ -203,11 +193,12 @@ def test_the_full_run_is_table_2_and_none_of_its_shards_needs_more_than_three_su
     config = load_config(FULL, {})
     assert len(config.supporters) == 14
     speakers = [load_spec(name) for name in config.supporters]
-    jobs = list(chain.from_iterable([s.name] * (331 * ("en" in s.languages) + 324 * ("zh" in s.languages)) for s in speakers))
+    cards = {"en": 331, "zh": 324}
+    jobs = [spec.name for spec in speakers for language in spec.languages for _ in range(cards.get(language, 0))]
     assert len(jobs) == 331 * 14 + 324 * 12 == 8522
-    asked = [Counter(Shard(index, 7).take(jobs)) for index in range(1, 8)]
-    assert {sum(counts.values()) for counts in asked} == {1217, 1218}
-    served = [{name for name in counts if load_spec(name).checkpoint} | {"esc-role", "esc-rank"} for counts in asked]
+    shards = [Counter(Shard(index, 7).take(jobs)) for index in range(1, 8)]
+    assert {sum(counts.values()) for counts in shards} == {1217, 1218}
+    served = [{name for name in counts if load_spec(name).checkpoint} | {"esc-role", "esc-rank"} for counts in shards]
     assert max(map(len, served)) == 5, "the servers that the header counts"
 
 
@@ -216,8 +207,8 @@ def test_what_jobs_take_stands_in_one_place() -> None:
     for path in FILES:
         text = path.read_text()
         assert not re.search(r"[\d.]+ (?:GPU )?hours|\d \$", text), path.name
-        told = 'docs/serve-and-scale.md, "What it would cost"' in text or "slurm_run.sh" in text
-        assert told or path.stem in ("slurm_ray", "environment", "keep", "k8s_run"), path.name
+        place = 'docs/serve-and-scale.md, "What it would cost"' in text or "slurm_run.sh" in text
+        assert place or path.stem in ("slurm_ray", "environment", "keep", "k8s_run"), path.name
     assert "## What it would cost" in (ROOT / "docs" / "serve-and-scale.md").read_text()
 
 
