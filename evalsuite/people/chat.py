@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +22,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import Field
 from sqlalchemy.exc import SQLAlchemyError
 
-from core.records import Dialogue, Language, Termination, Turn, dialogue_id
+from core.records import Dialogue, Turn, dialogue_id
 from evalsuite.checks.risk import load_lexicon
 from evalsuite.dialogues.hold import ModelSide
 from evalsuite.people.pages import words
@@ -31,7 +32,7 @@ from evalsuite.people.study import Chat, Content, QuestionKey, Study
 from evalsuite.people.tables import TaskRow
 from serve.client import ChatClient
 from serve.failures import Unanswered
-from serve.store import CallStore as CallStore
+from serve.store import CallStore
 
 TALK, PROFILE = "talk", "profile"  # a task's purposes
 _PATIENCE_S = 60.0  # without a word for so long, the supporter has failed
@@ -55,9 +56,10 @@ class Talk:
     played: Content | None
 
     @property
-    def language(self) -> Language:
-        language: Language = self.task.details["language"]
-        return language
+    def details(self) -> Mapping[str, Any]:
+        """`language`, `supporter`, `turns`; how the talk `ended` (None before that); whether `help` lines are shown; why the
+        supporter `failed` to answer (None if it did not); the text of a reply that was `broken` off, which is no turn."""
+        return self.task.details
 
     @property
     def chat(self) -> Chat:
@@ -66,33 +68,12 @@ class Talk:
 
     @property
     def turns(self) -> list[Turn]:
-        return [Turn(role=role, text=text) for role, text in self.task.details["turns"]]
-
-    @property
-    def exchanges(self) -> int:
-        return sum(turn.role == "supporter" for turn in self.turns)
-
-    @property
-    def ended(self) -> Termination | None:
-        """How it ended; None before that."""
-        ended: Termination | None = self.task.details["ended"]
-        return ended
+        return [Turn(role=role, text=text) for role, text in self.details["turns"]]
 
     @property
     def waits(self) -> bool:
         """Whether the person's last line has no answer yet."""
         return bool(self.turns) and self.turns[-1].role == "seeker"
-
-    @property
-    def failed(self) -> bool:
-        """Whether the supporter was asked for an answer and gave none."""
-        return self.task.details["failed"] is not None
-
-    @property
-    def broken(self) -> str:
-        """The text of a reply that broke off: it is shown, but is no turn."""
-        text: str = self.task.details["broken"]
-        return text
 
     def due(self, answered: Collection[QuestionKey]) -> list[QuestionKey]:
         """The questions that must be answered before the talk can go on or be submitted."""
@@ -110,25 +91,24 @@ class Talk:
         names = list(self.study.rubric.dimensions)
         replies = [place for place, turn in enumerate(self.turns) if turn.role == "supporter"]
         midway = [replies[count - 1] for count in sorted({*self.chat.rate_after}) if count <= len(replies)]
-        whole = [*((name, None) for name in names), *after] if self.ended and replies else []
+        whole = [*((name, None) for name in names), *after] if self.details["ended"] and replies else []
         return [*([] if self.turns else before), *((name, place) for place in midway for name in names), *whole]
 
     def dialogue(self) -> Dialogue:
         """The talk as a record. `source_id` is the rater's code."""
-        turns = tuple(self.turns)
+        turns, supporter = tuple(self.turns), self.details["supporter"]
         card = self.played.dialogue if self.played else None
-        supporter = self.task.details["supporter"]
         id = dialogue_id("people", f"{self.study.name}/{self.task.rater}/{self.task.item}", supporter, "", 0)
         return Dialogue(
             id=id,
-            language=self.language,
+            language=self.details["language"],
             source=self.study.name,
             source_id=self.task.rater,
             card_id=card.card_id if card else None,
             profile_id=card.profile_id if card else id if self.study.asks else None,
             supporter=supporter,
             turns=turns,
-            termination=self.ended if turns else "infrastructure",  # required for a record without turns
+            termination=self.details["ended"] if turns else "infrastructure",  # required for a record without turns
         )
 
     def content(self) -> Content:
@@ -172,17 +152,16 @@ async def say(request: Request, id: int, line: ChatLine, rater: Agreed) -> Respo
     twice is saved once."""
     async with request.app.state.locks[id]:
         talk = await _talk(request, id, rater.code)
-        details = talk.task.details
-        turns = details["turns"]
+        details, turns = talk.task.details, talk.task.details["turns"]
         if len(turns) <= line.turn or turns[line.turn] != ["seeker", line.text]:
             answers = await run_in_threadpool(request.app.state.store.answers, [id])
-            if talk.ended or talk.task.submitted or talk.waits or talk.due(answers.get(id, {})):
+            if details["ended"] or talk.task.submitted or talk.waits or talk.due(answers.get(id, {})):
                 raise RefusedAnswer("bad_form")
             if len(turns) != line.turn:
                 raise RefusedAnswer("conflict")
-            danger = bool(load_lexicon(talk.language).danger(line.text))
-            details = details | {"turns": [*turns, ["seeker", line.text]], "failed": None, "broken": ""}
-            details["help"] = details["help"] or danger
+            help_lines = details["help"] or bool(load_lexicon(details["language"]).danger(line.text))
+            changed = {"turns": [*turns, ["seeker", line.text]], "failed": None, "broken": "", "help": help_lines}
+            details = details | changed
             await run_in_threadpool(request.app.state.store.set_details, id, details)
         return JSONResponse({"help": details["help"]})
 
@@ -197,14 +176,14 @@ async def reply(request: Request, id: int, given: Nothing, rater: Agreed) -> Res
     state = request.app.state
     async with state.locks[id]:
         talk = await _talk(request, id, rater.code)
-        if not talk.waits or talk.ended:
+        if not talk.waits or talk.details["ended"]:
             return JSONResponse({"reload": True})
         if id not in state.writing:
             state.writing[id] = Writing()
             state.writing[id].task = asyncio.create_task(_write(state, talk, state.writing[id]))
         writing = state.writing[id]
     headers = {"X-Accel-Buffering": "no"}  # else nginx collects lines before it sends them
-    return StreamingResponse(_lines(writing, words(rater.language)), media_type="application/x-ndjson", headers=headers)
+    return StreamingResponse(_lines(writing, words(rater.interface)), media_type="application/x-ndjson", headers=headers)
 
 
 @router.post("/api/talk/{id}/leave")
@@ -212,10 +191,10 @@ async def leave(request: Request, id: int, given: Nothing, rater: Agreed) -> Res
     """End the talk, also while the supporter writes. Its turns are kept, and rated if the supporter spoke."""
     async with request.app.state.locks[id]:
         talk = await _talk(request, id, rater.code)
-        if not talk.ended:
+        if not talk.details["ended"]:
             if writing := request.app.state.writing.get(id):
                 writing.task.cancel()
-            ended = "infrastructure" if talk.waits and talk.failed else "seeker_ended"
+            ended = "infrastructure" if talk.waits and talk.details["failed"] else "seeker_ended"
             await run_in_threadpool(request.app.state.store.set_details, id, talk.task.details | {"ended": ended})
         return JSONResponse({"reload": True})
 
@@ -235,17 +214,14 @@ class Writing:
     """The text so far."""
     task: asyncio.Task[dict[str, Any]]
 
-    def hears(self, text: str) -> None:
-        self.text = text
-
 
 async def _write(state: Any, talk: Talk, writing: Writing) -> dict[str, Any]:
     """The supporter's reply to the last line, saved in the database, or why there is none. It is finished even if the page is
     closed."""
     id, store = talk.task.id, state.store
-    supporter = next(spec for spec in talk.chat.supporters if spec.name == talk.task.details["supporter"])
+    supporter = next(spec for spec in talk.chat.supporters if spec.name == talk.details["supporter"])
     try:
-        side = ModelSide(supporter, "supporter", talk.dialogue().id, hears=writing.hears)
+        side = ModelSide(supporter, "supporter", talk.dialogue().id, hears=partial(setattr, writing, "text"))
         try:
             utterance = await side.speak(state.client, talk.turns)
             text, failure = utterance.text, str(utterance.stopped or "")
@@ -253,16 +229,17 @@ async def _write(state: Any, talk: Talk, writing: Writing) -> dict[str, Any]:
             text, failure = "", error.outcome
         async with state.locks[id]:
             if failure:
-                details = talk.task.details | {"failed": failure, "broken": writing.text}
-                await run_in_threadpool(store.set_details, id, details)
+                broken = {"failed": failure, "broken": writing.text}
+                await run_in_threadpool(store.set_details, id, talk.task.details | broken)
                 return {"word": failure, "broken": writing.text}
-            details = talk.task.details | {"turns": [*talk.task.details["turns"], ["supporter", text]]}
-            ended = "max_turns" if talk.exchanges + 1 >= talk.chat.most else None
-            details |= {"failed": None, "broken": "", "ended": ended}
+            turns = [*talk.details["turns"], ["supporter", text]]
+            exchanges = sum(role == "supporter" for role, _ in turns)
+            ended = "max_turns" if exchanges >= talk.chat.most else None
+            details = talk.task.details | {"turns": turns, "failed": None, "broken": "", "ended": ended}
             await run_in_threadpool(store.set_details, id, details)
             after = Talk(talk.study, await run_in_threadpool(store.task, id, talk.task.rater), talk.played)
             answers = await run_in_threadpool(store.answers, [id])
-            return {"reply": text, "reload": bool(after.ended or after.due(answers.get(id, {})))}
+            return {"reply": text, "reload": bool(ended or after.due(answers.get(id, {})))}
     finally:
         del state.writing[id]
 

@@ -20,14 +20,14 @@ from evalsuite.people.tables import TaskRow
 SCORED = ("item", TALK)  # purposes of tasks whose scores are exported
 
 
-def scores_of(store: StudyStore, submitted_only: bool = True, purposes: tuple[str, ...] = SCORED) -> list[HumanScore]:
-    """The scores of a study that rates, without repeated items, attention checks and answers "cannot judge"."""
+def scores_of(store: StudyStore, purposes: tuple[str, ...] = SCORED) -> list[HumanScore]:
+    """The submitted scores of a study that rates, without repeated items, attention checks and answers "cannot judge"."""
     study = store.study()
     if study.rubric is None:
         return []
     places = {name: place for place, name in enumerate(study.rubric.dimensions)}
     scores = []
-    for task, content, answers in _answered(store, submitted_only, purposes):
+    for task, content, answers in _answered(store, purposes):
         keys = [key for key, answer in answers.items() if key[0] in places and answer.value is not None]
         for name, turn in sorted(keys, key=lambda key: (key[1] is None, key[1] or 0, places[key[0]])):
             fields = {"dialogue_id": content.dialogue.id, "language": content.dialogue.language, "annotator": task.rater}
@@ -36,24 +36,18 @@ def scores_of(store: StudyStore, submitted_only: bool = True, purposes: tuple[st
     return scores
 
 
-def preferences_of(store: StudyStore, submitted_only: bool = True) -> Iterator[Preference]:
-    """The choices of a study that compares, each with the order shown."""
-    for task, content, answers in _answered(store, submitted_only, SCORED):
-        for name, answer in ((name, answer) for (name, _), answer in answers.items() if answer.choice is not None):
-            assert content.other is not None, "a choice has two dialogues"
-            fields = {"dialogue_a": content.dialogue.id, "dialogue_b": content.other.id, "annotator": task.rater}
-            yield Preference(**fields, question=name, verdict=answer.choice, order=task.order)
-
-
-def comparisons_of(store: StudyStore, submitted_only: bool = True) -> Iterator[Comparison]:
-    """The same choices as rows of `esc-eval paper pairwise`: between systems, on an item."""
-    dialogues = {dialogue.id: dialogue for dialogue in dialogues_of(store)}
-    for preference in preferences_of(store, submitted_only):
-        a, b = dialogues[preference.dialogue_a], dialogues[preference.dialogue_b]
-        same_supporter = a.supporter == b.supporter
-        systems = {n: (d.simulator if same_supporter else d.supporter) or d.source for n, d in (("a", a), ("b", b))}
+def preferences_of(store: StudyStore) -> Iterator[tuple[Preference, Comparison]]:
+    """The choices of a study that compares, each with the order shown; and as rows of `esc-eval paper pairwise`: between
+    systems, on an item."""
+    for task, content, answers in _answered(store, SCORED):
+        a, b = content.dialogue, content.other
+        assert b is not None, "a choice has two dialogues"
+        systems = {n: (d.simulator if a.supporter == b.supporter else d.supporter) or d.source for n, d in (("a", a), ("b", b))}
         item = a.card_id or a.profile_id or a.source_id or a.id
-        yield Comparison(item=item, **systems, **preference.model_dump(include={"annotator", "question", "verdict", "order"}))
+        for (name, _), answer in answers.items():
+            if answer.choice is not None:
+                choice = {"annotator": task.rater, "question": name, "verdict": answer.choice, "order": task.order}
+                yield Preference(dialogue_a=a.id, dialogue_b=b.id, **choice), Comparison(item=item, **systems, **choice)
 
 
 def dialogues_of(store: StudyStore) -> list[Dialogue]:
@@ -86,7 +80,7 @@ def profiles_of(store: StudyStore) -> tuple[list[Profile], list[dict[str, Any]]]
 
 
 def _answered(
-    store: StudyStore, submitted_only: bool, purposes: tuple[str, ...]
+    store: StudyStore, purposes: tuple[str, ...], submitted_only: bool = True
 ) -> Iterator[tuple[TaskRow, Content, dict[QuestionKey, RaterAnswer]]]:
     contents, answers, talks = store.contents(), store.answers(), talks_in(store)
     for task in store.tasks():
@@ -95,7 +89,7 @@ def _answered(
             yield (task, content, {key: answer for key, (answer, _) in answers.get(task.id, {}).items()})
 
 
-def write_export(store: StudyStore, out: Path, comments: bool, submitted_only: bool) -> dict[str, int]:
+def write_export(store: StudyStore, out: Path, comments: bool) -> dict[str, int]:
     """Write the study's records into a folder; returns file → rows.
 
     `dialogues.jsonl`; `scores.jsonl` and `scores.csv` (read by `agree`); `preferences.jsonl` and `choices.csv` (read by `paper
@@ -106,7 +100,7 @@ def write_export(store: StudyStore, out: Path, comments: bool, submitted_only: b
     written = {"dialogues.jsonl": write_jsonl(out / "dialogues.jsonl", dialogues_of(store))}
     study = store.study()
     if study.rubric is not None:
-        scores = scores_of(store, submitted_only)
+        scores = scores_of(store)
         written["scores.jsonl"] = write_jsonl(out / "scores.jsonl", scores)
         written["scores.csv"] = _csv(out / "scores.csv", COLUMNS, [score.model_dump() for score in scores])
     if study.asks:
@@ -116,10 +110,10 @@ def write_export(store: StudyStore, out: Path, comments: bool, submitted_only: b
     if study.weights:
         written[WEIGHTS] = write_weights(out / WEIGHTS, study.weights)
     if study.kind == "choose":
-        written["preferences.jsonl"] = write_jsonl(out / "preferences.jsonl", preferences_of(store, submitted_only))
-        rows = [comparison.model_dump() for comparison in comparisons_of(store, submitted_only)]
+        choices = [*preferences_of(store)]
+        written["preferences.jsonl"] = write_jsonl(out / "preferences.jsonl", [preference for preference, _ in choices])
         columns = ("item", "a", "b", "annotator", "question", "verdict", "order")
-        written["choices.csv"] = _csv(out / "choices.csv", columns, rows)
+        written["choices.csv"] = _csv(out / "choices.csv", columns, [comparison.model_dump() for _, comparison in choices])
     control, remarks = _control(store)
     heads = ("annotator", "purpose", "dialogue_id", "other", "question", "turn", "value", "choice", "cannot")
     written["control.csv"] = _csv(out / "control.csv", heads, control)
@@ -131,7 +125,8 @@ def write_export(store: StudyStore, out: Path, comments: bool, submitted_only: b
 def _control(store: StudyStore) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The rows of control.csv, and comments."""
     control, remarks = [], []
-    for task, content, answers in _answered(store, False, ("item", "talk", "check", "repeat", "review", "again", "joint")):
+    purposes = ("item", "talk", "check", "repeat", "review", "again", "joint")
+    for task, content, answers in _answered(store, purposes, submitted_only=False):
         other = content.other.id if content.other else ""
         lead: dict[str, Any] = {"annotator": task.rater, "dialogue_id": content.dialogue.id, "other": other}
         for (name, turn), answer in answers.items():

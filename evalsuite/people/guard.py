@@ -5,23 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import suppress
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 import h11
-import orjson
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from core.records import Language
-from evalsuite.people.pages import render, words
+from evalsuite.people.pages import refusal
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 WAIT_S = 5  # until a page requested too often reloads itself
 WHOLE_WITHIN_S = 30.0
 LONGEST = 64 * 1024  # bytes of a request; a comment of 4,000 Chinese characters has 12,000
@@ -80,14 +75,10 @@ class WholeRequests(H11Protocol):
             self.deadline = self.loop.call_later(WHOLE_WITHIN_S, self.transport.close)
 
 
-class _TooLarge(Exception):
-    """The request is longer than `LONGEST`."""
-
-
 class Guard:
     """Refuses requests that are too large, too frequent or from another site, and adds the headers to every answer."""
 
-    def __init__(self, app: App, hosts: frozenset[str], cookie: str) -> None:
+    def __init__(self, app: ASGIApp, hosts: frozenset[str], cookie: str) -> None:
         self.app, self.hosts, self.cookie = app, hosts, cookie
         self.of_session = RequestRate(60, 20)
         self.of_links = RequestRate(10, 0.5)  # per link, not address: a class behind one address opens its links at once
@@ -101,39 +92,22 @@ class Guard:
 
         async def with_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                present = {name.lower() for name, _ in message["headers"]}
-                more = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                message["headers"] = [*message["headers"], *(pair for pair in more if pair[0].lower() not in present)]
+                answered = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    answered.setdefault(name, value)
             await send(message)
 
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        if refusal := self._refusal(scope, headers):
-            await _read_away(receive, headers)
-            await _refuse(with_headers, *refusal, scope, headers)
-            return
-        read, started = 0, False
+        headers = Headers(scope=scope)
+        if refused := self._refused(scope, headers):
+            language = "zh" if headers.get("accept-language", "").startswith("zh") else "en"
+            answer = refusal(scope["path"], language, *refused, wait=WAIT_S if refused[0] == 429 else None)
+            answer.headers["connection"] = "close"
+            await _read_away(receive, headers.get("content-length", ""))
+            await answer(scope, receive, with_headers)
+        else:
+            await self.app(scope, receive, with_headers)
 
-        async def limited() -> MutableMapping[str, Any]:
-            nonlocal read
-            message = await receive()
-            read += len(message.get("body", b""))
-            if read > LONGEST:
-                raise _TooLarge
-            return message
-
-        async def watched(message: MutableMapping[str, Any]) -> None:
-            nonlocal started
-            if read > LONGEST and not started:
-                return  # FastAPI's own answer, which would call the interrupted body malformed
-            started = True
-            await with_headers(message)
-
-        with suppress(_TooLarge):
-            await self.app(scope, limited, watched)
-        if read > LONGEST and not started:
-            await _refuse(with_headers, 413, "too_large", scope, headers)
-
-    def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
+    def _refused(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
         """Status and word of a refused request; None for an accepted one."""
         host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
         if self.hosts and host not in self.hosts:
@@ -144,8 +118,9 @@ class Guard:
                 return 403, "bad_form"
             if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
                 return 403, "bad_form"
+        # A body in chunks has no length to check, and no page sends one.
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > LONGEST:
+        if "transfer-encoding" in headers or not length.isdigit() or int(length) > LONGEST:
             return 413, "too_large"
         client = (scope.get("client") or ("?", 0))[0]
         cookie = next((part for part in headers.get("cookie", "").split("; ") if part.startswith(f"{self.cookie}=")), None)
@@ -153,31 +128,14 @@ class Guard:
             within = self.of_links.allows(scope["path"])
         else:
             within = self.of_session.allows(cookie) if cookie else self.of_strangers.allows(client)
-        if not within or not self.of_addresses.allows(client):
-            return 429, "too_often"
-        return None
+        return None if within and self.of_addresses.allows(client) else (429, "too_often")
 
 
-async def _read_away(receive: Receive, headers: dict[str, str]) -> None:
+async def _read_away(receive: Receive, length: str) -> None:
     """Read a refused request, up to a limit: a browser sees no answer while it is sending."""
-    length = headers.get("content-length", "")
     remaining = _READ_AWAY if length.isdigit() and int(length) <= _READ_AWAY else 0
     while remaining > 0:
         message = await receive()
         remaining -= len(message.get("body", b""))
         if not message.get("more_body"):
             return
-
-
-async def _refuse(send: Send, status: int, word: str, scope: Scope, headers: dict[str, str]) -> None:
-    """Send JSON to scripts, a page to people; after too many requests, the page reloads itself."""
-    language: Language = "zh" if headers.get("accept-language", "").startswith("zh") else "en"
-    text, wait = words(language)[word], WAIT_S if status == 429 else None
-    if scope["path"].startswith("/api/"):
-        kind, body = b"application/json", orjson.dumps({"message": text, "word": word})
-    else:
-        kind, body = b"text/html; charset=utf-8", render("message.html", language, text=text, wait=wait).encode()
-    extra = [(b"retry-after", str(wait).encode())] if wait else []
-    answer = [(b"content-type", kind), (b"connection", b"close"), *extra]
-    await send({"type": "http.response.start", "status": status, "headers": answer})
-    await send({"type": "http.response.body", "body": body})

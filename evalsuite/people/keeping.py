@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, closing, suppress
 from datetime import date
 from pathlib import Path
+from typing import NamedTuple
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
@@ -27,8 +26,7 @@ _RESTORED = "study.sqlite.restored"  # the verified copy, until it replaces the 
 _ASIDE = "before-restore-"
 
 
-@dataclass(frozen=True)
-class Holding:
+class Holding(NamedTuple):
     """The contents of a study's file."""
 
     name: str
@@ -36,20 +34,14 @@ class Holding:
     tasks: int
     answers: int
 
-    def __str__(self) -> str:
-        return f"study {self.name}, {self.raters} raters, {self.tasks} tasks, {self.answers} answers"
 
-
-@contextmanager
-def in_use(folder: Path) -> Iterator[None]:
+def in_use(folder: Path) -> AbstractContextManager[None]:
     """Lock a study's folder while its server runs or its file is replaced. Raises `UserError` if another process has it."""
-    with locked(folder / ".in-use", f"{folder}: the study"):
-        yield
+    return locked(folder / ".in-use", f"{folder}: the study")
 
 
 def holding(file: Path) -> Holding:
     """Verify a closed file and count its contents. Raises `UserError` for one that is damaged or has not exactly one study."""
-    tables = ("rater", "task", "answer")
     try:
         # immutable: SQLite creates no files next to it
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?immutable=1", uri=True)) as db:
@@ -57,7 +49,7 @@ def holding(file: Path) -> Holding:
             if problems != ["ok"]:
                 raise UserError(f"{file}: damaged: {problems[0]}")
             names = [row[0] for row in db.execute("SELECT name FROM study")]
-            counts = [db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
+            counts = [db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("rater", "task", "answer")]
     except (sqlite3.Error, OSError) as error:
         raise UserError(f"{file}: not a readable database of a study: {error}") from None
     if len(names) != 1:
@@ -155,8 +147,7 @@ def withdraw(store: StudyStore, code: str) -> int:
                 _remove_from_later(session, store, task)
         ids = [task.id for task in tasks]
         answers = session.scalar(select(func.count()).select_from(AnswerRow).where(AnswerRow.task.in_(ids))) or 0
-        session.execute(delete(AnswerRow).where(AnswerRow.task.in_(ids)))
-        session.execute(delete(TaskRow).where(TaskRow.id.in_(ids)))
+        session.execute(delete(TaskRow).where(TaskRow.id.in_(ids)))  # their answers go with them
         session.execute(delete(SessionRow).where(SessionRow.study == store.name, SessionRow.rater == code))
         session.delete(rater)
         session.add(WithdrawalRow(study=store.name, code=code, day=date.today().isoformat()))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import RootModel
 
 from core.languages import ENGLISH, PAPER_LANGUAGES, direction, lineage, of, own_name, texts
@@ -19,30 +20,32 @@ from evalsuite.people.study import COMMENT, Content, QuestionKey, Study
 from evalsuite.people.tables import TaskRow
 
 TEMPLATES = Path(__file__).parent / "templates"
-
-
-class _Words(RootModel[dict[Language, dict[str, Any]]]):
-    """Words by language."""
+_ENVIRONMENT = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+)
 
 
 @cache
 def words(language: Language) -> dict[str, Any]:
     """The pages' texts in a language: its own (pages.yaml in its folder), completed with English ones."""
-    bundled, translated = read_yaml(TEMPLATES / "words.yaml", _Words, "words of the pages").root, texts(language, "pages.yaml")
+    bundled = read_yaml(TEMPLATES / "words.yaml", RootModel[dict[Language, dict[str, Any]]], "words of the pages").root
+    translated = texts(language, "pages.yaml")
     return {**bundled[ENGLISH], **translated} if translated else of(bundled, language, "pages.yaml, the words of raters' pages")
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    loader = jinja2.FileSystemLoader(TEMPLATES)
-    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
 
 
 def render(name: str, language: Language, **values: Any) -> str:
     """A page, in English for a language without texts of its own; dialogues keep their language."""
     shown = language if {*lineage(language)} & {*PAPER_LANGUAGES} or texts(language, "pages.yaml") else ENGLISH
     shared = {"words": words(language), "language": shown, "direction": direction, "name": own_name}
-    return _environment().get_template(name).render(**shared, **values)
+    return _ENVIRONMENT.get_template(name).render(**shared, **values)
+
+
+def refusal(path: str, language: Language, status: int, word: str, wait: int | None = None) -> Response:
+    """A refusal in words: JSON for scripts, a page for people, which reloads itself after `wait` seconds."""
+    text, headers = words(language)[word], {} if wait is None else {"retry-after": str(wait)}
+    if path.startswith("/api/"):
+        return JSONResponse({"message": text, "word": word}, status, headers)
+    return HTMLResponse(render("message.html", language, text=text, wait=wait), status, headers)
 
 
 @dataclass(frozen=True)

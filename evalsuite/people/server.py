@@ -19,16 +19,15 @@ from core.tables import fmt
 from evalsuite.people.chat import PROFILE, TALK, profiled, talk_of, talking
 from evalsuite.people.chat import router as talks
 from evalsuite.people.guard import Guard
-from evalsuite.people.pages import TEMPLATES, TaskPage, render, words
+from evalsuite.people.pages import TEMPLATES, TaskPage, refusal, render, words
 from evalsuite.people.progress import progress
 from evalsuite.people.review import LATER, queue
-from evalsuite.people.signed_in import Agreed, Anybody, Database, Input, Nothing, Organiser, Rater, signed_in
+from evalsuite.people.signed_in import Agreed, Database, Input, Nothing, Organiser, Rater, signed_in
 from evalsuite.people.store import LASTS_S, Conflict, RaterAnswer, RefusedAnswer, StudyStore, redacted, trouble
 from evalsuite.people.study import COMMENT, Content, QuestionKey, Study
 from evalsuite.people.tables import RaterRow, TaskRow
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-_STATIC = ("people.css", "people.js", "organiser.js", "talk.js")
 router = APIRouter()
 
 
@@ -73,14 +72,15 @@ def create_app(
     app.state.contents = store.contents()
     app.include_router(router)
     app.include_router(talks)
-    app.mount("/static", _Static(directory=TEMPLATES), name="static")
+    app.mount("/static", StaticFiles(directory=TEMPLATES / "static"))
     # Browsers send a host's cookies to all its ports, so each study has its own cookie name.
     app.state.cookie = "people-" + digest([redacted(store.url), store.name], 8)
     app.add_middleware(Guard, hosts=hosts, cookie=app.state.cookie)
 
     @app.exception_handler(RefusedAnswer)
     def _refused(request: Request, error: RefusedAnswer) -> Response:
-        return _refusal(request, error.word, error.status)
+        rater: RaterRow | None = getattr(request.state, "rater", None)
+        return refusal(request.url.path, rater.interface if rater else "en", error.status, error.word)
 
     @app.exception_handler(SQLAlchemyError)
     def _failed(request: Request, error: SQLAlchemyError) -> Response:
@@ -89,27 +89,11 @@ def create_app(
     @app.exception_handler(RequestValidationError)
     def _malformed(request: Request, error: RequestValidationError) -> Response:
         if any(problem["loc"][0] == "path" for problem in error.errors()):
-            return _refusal(request, "no_task", 404)
+            return _refused(request, RefusedAnswer("no_task", 404))
         long = any(problem["type"] == "string_too_long" for problem in error.errors())
-        return _refusal(request, "too_large" if long else "bad_answer", 422)
+        return _refused(request, RefusedAnswer("too_large" if long else "bad_answer", 422))
 
     return app
-
-
-class _Static(StaticFiles):
-    """The pages' style and scripts, but not the templates in the same folder."""
-
-    def lookup_path(self, path: str) -> tuple[str, Any]:
-        return super().lookup_path(path) if path in _STATIC else ("", None)
-
-
-def _refusal(request: Request, word: str, status: int) -> Response:
-    """A refusal in words: JSON for scripts, a page for people."""
-    rater: RaterRow | None = getattr(request.state, "rater", None)
-    language = rater.language if rater else "en"
-    if request.url.path.startswith("/api/"):
-        return JSONResponse({"message": words(language)[word], "word": word}, status)
-    return HTMLResponse(render("message.html", language, text=words(language)[word], wait=None), status)
 
 
 @router.get("/favicon.ico")
@@ -142,11 +126,10 @@ def overview(request: Request) -> Response:
     values: dict[str, Any] = {"csrf": session.csrf}
     if rater is None:
         return HTMLResponse(render("organiser.html", "en", shown=fmt, study=study, progress=progress(store), **values))
-    language = rater.language
     values["switch"] = rater.other
     if study.consent and not rater.consented:
-        text = study.consent.get(language) or next(iter(study.consent.values()))
-        return HTMLResponse(render("consent.html", language, text=text, **values))
+        text = study.consent.get(rater.interface) or next(iter(study.consent.values()))
+        return HTMLResponse(render("consent.html", rater.interface, text=text, **values))
     if rater.reviewer or study.second_round:
         queue(store)
     tasks = store.tasks(rater.code)
@@ -159,7 +142,7 @@ def overview(request: Request) -> Response:
         "next": next((task.id for task, state in states if state != "done"), None),
         "more": study.second_round and not any(task.purpose in LATER for task in tasks),
     }
-    return HTMLResponse(render("overview.html", language, **values))
+    return HTMLResponse(render("overview.html", rater.interface, **values))
 
 
 @router.get("/task/{id}")
@@ -175,12 +158,12 @@ def task_page(request: Request, id: int, rater: Rater, store: Database) -> Respo
     place = ids.index(id)
     content, keys = _content_and_keys(request, task)
     answers = store.answers([id]).get(id, {})
-    page = TaskPage(study, task, content, answers, rater.language, keys)
+    page = TaskPage(study, task, content, answers, rater.interface, keys)
     talk = talk_of(request, task) if task.purpose in (TALK, PROFILE) else None
     return HTMLResponse(
         render(
             "profile.html" if task.purpose == PROFILE else "talk.html" if talk else "task.html",
-            rater.language,
+            rater.interface,
             page=page,
             talk=talk,
             due=bool(talk and talk.due(answers)),
@@ -244,13 +227,13 @@ def _check(study: Study, keys: Sequence[QuestionKey], given: GivenAnswer) -> Non
 def submit(request: Request, id: int, given: Nothing, rater: Agreed, store: Database) -> Response:
     """Close a task; if answers are missing, it stays open and they are returned."""
     task, study = store.task(id, rater.code), request.app.state.study
-    if task.purpose == TALK and not talk_of(request, task).ended:
+    if task.purpose == TALK and not task.details["ended"]:
         raise RefusedAnswer("talk_open")
     content, keys = _content_and_keys(request, task)
     if missing := store.submit(id, rater.code, study.required(keys)):
-        page = TaskPage(study, task, content, {}, rater.language, missing)
+        page = TaskPage(study, task, content, {}, rater.interface, missing)
         names = ", ".join(dict.fromkeys(question.label for question in page.questions))
-        message = words(rater.language)["missing"].format(names=names)
+        message = words(rater.interface)["missing"].format(names=names)
         return JSONResponse({"message": message, "missing": missing, "word": "missing"}, 422)
     following = next((other.id for other in store.tasks(rater.code) if not other.submitted), None)
     return JSONResponse({"next": "/" if following is None else f"/task/{following}"})
@@ -265,9 +248,9 @@ def settle(given: Me, rater: Rater, store: Database) -> Response:
 
 
 @router.post("/api/leave")
-def leave(given: Nothing, session: Anybody, store: Database) -> Response:
+def leave(request: Request, given: Nothing, store: Database) -> Response:
     """End the session; the link opens another."""
-    store.leave(session)
+    store.leave(signed_in(request)[0])
     return JSONResponse({})
 
 

@@ -50,10 +50,6 @@ def _agreed(request: Request) -> RaterRow:
     return rater
 
 
-def _anybody(request: Request) -> SessionRow:
-    return signed_in(request)[0]
-
-
 def _organiser(request: Request) -> SessionRow:
     session, rater = signed_in(request)
     if rater is not None:
@@ -69,6 +65,5 @@ def _store(request: Request) -> StudyStore:
 Rater = Annotated[RaterRow, Depends(_rater)]
 Agreed = Annotated[RaterRow, Depends(_agreed)]
 """A rater who has agreed to the study's consent text, if there is one; answers of others are refused."""
-Anybody = Annotated[SessionRow, Depends(_anybody)]
 Organiser = Annotated[SessionRow, Depends(_organiser)]
 Database = Annotated[StudyStore, Depends(_store)]

@@ -9,19 +9,17 @@ import hashlib
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
 from sqlalchemy import Select, create_engine, delete, event, func, select, update
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from core.errors import UserError, near
-from core.files import digest
-from core.records import Dialogue
 from evalsuite.people.assignment import Person, RaterTask
 from evalsuite.people.study import Content, Items, QuestionKey, Study
 from evalsuite.people.tables import AnswerRow, ItemRow, RaterRow, SessionRow, StudyRow, TableBase, TaskRow, WithdrawalRow
@@ -101,11 +99,6 @@ class StudyStore:
         self.engine.dispose()
 
     @contextmanager
-    def reading(self) -> Iterator[Session]:
-        with Session(self.engine) as session:
-            yield session
-
-    @contextmanager
     def writing(self) -> Iterator[Session]:
         """One transaction: all of it is on the disk when the block ends, or nothing."""
         with self._turn, Session(self._writer) as session, session.begin():
@@ -124,28 +117,24 @@ class StudyStore:
             session.add(StudyRow(name=self.name, definition=study.model_dump(mode="json"), organiser=hashed(key)))
             session.flush()
             for item, content in items:
-                session.add(
-                    ItemRow(study=self.name, id=item.id, language=item.language, content=content.model_dump(mode="json"))
-                )
+                fields = {"id": item.id, "language": item.language, "content": content.model_dump(mode="json")}
+                session.add(ItemRow(study=self.name, **fields))
             for person in (*people, *reviewers):
                 fields = {"code": person.code, "link": hashed(tokens[person.code]), "reviewer": person in reviewers}
                 reads = {"languages": list(person.languages), "interface": person.languages[0]}
-                session.add(RaterRow(study=self.name, revoked=False, consented=False, **fields, **reads))
-            session.flush()
-            for task in tasks:
-                fields = vars(task) | {"details": dict(task.details)}
-                session.add(TaskRow(study=self.name, submitted=False, **fields))
+                session.add(RaterRow(study=self.name, **fields, **reads))
+            session.add_all(TaskRow(study=self.name, **vars(task) | {"details": dict(task.details)}) for task in tasks)
         return key, tokens
 
     def study(self) -> Study:
-        with self.reading() as session:
+        with Session(self.engine) as session:
             row = session.get(StudyRow, self.name)
             if row is None:
                 raise UserError(f"no study {self.name} in {redacted(self.url)}: {near(self.name, self.names())}")
             return Study.model_validate(row.definition)
 
     def _rows(self, query: Select[Any]) -> list[Any]:
-        with self.reading() as session:
+        with Session(self.engine) as session:
             return list(session.scalars(query))
 
     def names(self) -> list[str]:
@@ -154,7 +143,7 @@ class StudyStore:
 
     def withdrawals(self) -> list[tuple[str, str]]:
         """(Code, day) of those who withdrew."""
-        with self.reading() as session:
+        with Session(self.engine) as session:
             query = select(WithdrawalRow.code, WithdrawalRow.day).where(WithdrawalRow.study == self.name)
             return [(code, day) for code, day in session.execute(query.order_by(WithdrawalRow.code))]
 
@@ -166,10 +155,7 @@ class StudyStore:
     def delete(self) -> None:
         """Delete the study with all data of its raters."""
         with self.writing() as session:
-            session.execute(delete(AnswerRow).where(AnswerRow.task.in_(select(TaskRow.id).where(TaskRow.study == self.name))))
-            for table in (TaskRow, SessionRow, RaterRow, ItemRow, WithdrawalRow):
-                session.execute(delete(table).where(table.study == self.name))
-            session.execute(delete(StudyRow).where(StudyRow.name == self.name))
+            session.execute(delete(StudyRow).where(StudyRow.name == self.name))  # every other row goes with it
 
     def clear_deleted(self) -> None:
         """Free the space of deleted data, also in SQLite's log. Raises `UserError` while others use the log."""
@@ -218,7 +204,7 @@ class StudyStore:
 
     def session(self, cookie: str) -> tuple[SessionRow, RaterRow | None] | None:
         """A cookie's session and rater; None for a cookie that is unknown, expired, of another study or of a revoked link."""
-        with self.reading() as session:
+        with Session(self.engine) as session:
             row = session.get(SessionRow, hashed(cookie))
             if row is None or row.study != self.name or row.ends < time.time():
                 return None
@@ -233,26 +219,23 @@ class StudyStore:
     def new_link(self, code: str) -> str:
         """A rater's new token; the old link and its sessions end."""
         token = new_token()
-        self._end_sessions(code, link=hashed(token), revoked=False)
+        self.set_rater(code, ended=True, link=hashed(token), revoked=False)
         return token
 
     def revoke(self, code: str) -> None:
         """End a rater's link and sessions; their answers are kept."""
-        self._end_sessions(code, revoked=True)
+        self.set_rater(code, ended=True, revoked=True)
 
-    def _end_sessions(self, code: str, **fields: Any) -> None:
+    def set_rater(self, code: str, ended: bool = False, **fields: Any) -> None:
+        """Change fields of a rater's row and, if `ended`, end their sessions."""
         with self.writing() as session:
             rater = session.get(RaterRow, (self.name, code))
             if rater is None:
                 raise RefusedAnswer("no_rater", 404)
             for name, value in fields.items():
                 setattr(rater, name, value)
-            session.execute(delete(SessionRow).where(SessionRow.study == self.name, SessionRow.rater == code))
-
-    def set_rater(self, code: str, **fields: Any) -> None:
-        with self.writing() as session:
-            query = update(RaterRow).where(RaterRow.study == self.name, RaterRow.code == code)
-            session.execute(query.values(**fields))
+            if ended:
+                session.execute(delete(SessionRow).where(SessionRow.study == self.name, SessionRow.rater == code))
 
     # --- tasks and answers --------------------------------------------------------------------------------------------------
 
@@ -262,11 +245,8 @@ class StudyStore:
 
     def task(self, id: int, rater: str) -> TaskRow:
         """A rater's own task. Raises `RefusedAnswer` for another rater's, as if it did not exist."""
-        with self.reading() as session:
-            task = session.get(TaskRow, id) if 0 <= id < 2**31 else None
-            if task is None or (task.study, task.rater) != (self.name, rater):
-                raise RefusedAnswer("no_task", 404)
-            return task
+        with Session(self.engine) as session:
+            return self._own(session, id, rater)
 
     def answers(self, tasks: Sequence[int] | None = None) -> dict[int, Answers]:
         """Task → answers; of these tasks, or of all in the study."""
@@ -282,22 +262,19 @@ class StudyStore:
         The same answer again changes nothing and returns its present version. Raises `Conflict` if another version was saved
         meanwhile, and `RefusedAnswer` for another rater's task and for a submitted one.
         """
-        try:
-            with self.writing() as session:
-                return self._save(session, task, rater, question, WHOLE if turn is None else turn, answer, version)
-        except IntegrityError:  # two tabs saved the first answer at once, and the other one won
-            with self.writing() as session:
-                return self._save(session, task, rater, question, WHOLE if turn is None else turn, answer, version)
+        with suppress(IntegrityError), self.writing() as session:
+            return self._save(session, task, rater, question, WHOLE if turn is None else turn, answer, version)
+        return self.save(task, rater, question, turn, answer, version)  # two tabs saved the first answer; the other one won
 
-    def _own(self, session: Session, id: int, rater: str) -> TaskRow:
-        """A rater's own task, locked until this transaction ends."""
-        task = session.get(TaskRow, id, with_for_update=True)  # SQLite has one writer at a time anyway
+    def _own(self, session: Session, id: int, rater: str, locked: bool = False) -> TaskRow:
+        """A rater's own task, if `locked`, until this transaction ends (SQLite has one writer at a time anyway)."""
+        task = session.get(TaskRow, id, with_for_update=locked) if 0 <= id < 2**31 else None
         if task is None or (task.study, task.rater) != (self.name, rater):
             raise RefusedAnswer("no_task", 404)
         return task
 
     def _save(self, session: Session, id: int, rater: str, question: str, turn: int, answer: RaterAnswer, version: int) -> int:
-        task = self._own(session, id, rater)
+        task = self._own(session, id, rater, locked=True)
         row = session.get(AnswerRow, (id, question, turn))
         if row is not None and _answer(row) == answer:
             return row.version
@@ -317,7 +294,7 @@ class StudyStore:
     def submit(self, id: int, rater: str, required: Sequence[QuestionKey]) -> list[QuestionKey]:
         """Close a task to changes, unless answers to required questions are missing, which are returned."""
         with self.writing() as session:
-            task = self._own(session, id, rater)
+            task = self._own(session, id, rater, locked=True)
             rows = session.scalars(select(AnswerRow).where(AnswerRow.task == id))
             given = {_key(row) for row in rows if not _answer(row).empty}
             missing = [key for key in required if key not in given]
@@ -339,7 +316,7 @@ class StudyStore:
                     continue
                 place = session.scalar(select(func.max(TaskRow.place)).where(in_study, TaskRow.rater == rater))
                 fields = {"rater": rater, "item": item, "place": 0 if place is None else place + 1, "order": "ab"}
-                session.add(TaskRow(study=self.name, purpose=purpose, details=details, submitted=False, **fields))
+                session.add(TaskRow(study=self.name, purpose=purpose, details=details, **fields))
                 session.flush()
                 added += 1
         return added
@@ -379,11 +356,4 @@ def _engine(url: str) -> Engine:
 
 def redacted(url: str) -> str:
     """A database's URL without its password."""
-    from sqlalchemy.engine import make_url
-
     return make_url(url).render_as_string(hide_password=True)
-
-
-def fingerprint(dialogue: Dialogue) -> str:
-    """A hash of a dialogue's content."""
-    return digest(dialogue.model_dump(mode="json"))

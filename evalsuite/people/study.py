@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations, takewhile
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from core.errors import UserError
 from core.files import digest
 from core.grouping import group_by
 from core.records import Dialogue, HumanScore, Language, RoleCard, Turn
 from core.rubrics import Rubric
+from core.settings import Settings
 from core.specs import ModelSpec
 from data_prep.played import Played, played_text
 from evalsuite.people.assignment import Item
 from evalsuite.people.questionnaire import Ask, Questionnaire
 
-Kind = Literal["rate", "choose", "chat"]
-Per = Literal["dialogue", "turn"]
-_NAME = re.compile(r"\w[\w.-]{0,60}")
 QuestionKey = tuple[str, int | None]  # a dimension or question, and the turn it is about (None: the whole)
 COMMENT = "comment"  # the question of a task's comment; no dimension may have its name
 
 
-class Chat(BaseModel):
-    """The settings of talks with supporters."""
+class Talking(Settings):
+    """The settings of talks that a config has."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    supporters: tuple[ModelSpec, ...] = Field(min_length=1)
-    least: int = Field(default=3, ge=1)
+    least: int = Field(3, ge=1)
     """Exchanges before a talk may be rated."""
-    most: int = Field(default=15, ge=1)
+    most: int = Field(15, ge=1)
     """Exchanges after which a talk ends."""
     rate_after: tuple[int, ...] = ()
     """Exchanges after which a talk is rated midway."""
@@ -43,48 +38,55 @@ class Chat(BaseModel):
     """Questions to people about themselves."""
 
 
-class Study(BaseModel):
+class Chat(Talking):
+    """The settings of talks with supporters."""
+
+    supporters: tuple[ModelSpec, ...] = Field(min_length=1)
+
+
+class StudyDesign(Settings):
+    """The settings of ratings and choices that a config has."""
+
+    per: Literal["dialogue", "turn"] = "dialogue"
+    """The unit of rating: a dialogue, or a turn of the rated side."""
+    overlap: int = Field(2, ge=1)
+    """Raters per item."""
+    repeats: int = Field(0, ge=0)
+    """Items that each rater sees again, unannounced."""
+    second_round: bool = False
+    """Once all have submitted, raters whose score stands out score again, and other contested scores are reviewed jointly
+    (FEEL, section 3.2)."""
+    thoughts: bool = False
+    """Show seekers' thoughts (`state.text`), if the dialogues have them."""
+    seed: int = 0
+    """Seed of the assignment and orders of items."""
+
+
+class Study(StudyDesign):
     """A study's definition, as stored in its database."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    name: str
-    kind: Kind
+    name: str = Field(pattern=r"^\w[\w.-]{0,60}$")
+    kind: Literal["rate", "choose", "chat"]
     rubric: Rubric | None = None
-    """The rubric of ratings."""
-    per: Per = "dialogue"
-    questions: dict[str, dict[Language, str]] = {}
+    """The rubric of ratings; None for choices."""
+    questions: dict[str, dict[Language, str]] = Field(default={})
     """Questions about two dialogues, by their names in `Preference.question`."""
-    overlap: int = Field(default=2, ge=1)
-    repeats: int = Field(default=0, ge=0)
-    seed: int = 0
-    thoughts: bool = False
-    """Whether raters see a seeker's thoughts (`state.text`)."""
-    expected: dict[str, dict[str, float]] = {}
+    expected: dict[str, dict[str, float]] = Field(default={})
     """Attention checks: item → dimension → the score that an attentive rater gives, give or take a point."""
-    weights: dict[str, float] = {}
+    weights: dict[str, float] = Field(default={})
     """For dialogues drawn by `people suggest`: dialogue → 1 / probability of being drawn."""
-    consent: dict[Language, str] = {}
+    consent: dict[Language, str] = Field(default={})
     """The text that a rater agrees to before anything is shown; empty: none."""
     chat: Chat | None = None
-    second_round: bool = False
-    """Whether raters whose scores stand out score again once all have submitted (FEEL, section 3.2)."""
 
     @model_validator(mode="after")
     def _whole(self) -> Study:
-        if not _NAME.fullmatch(self.name):
-            raise ValueError(f"name: {self.name!r} is not usable: only letters, digits, '.', '-' and '_' are")
-        if self.kind in ("rate", "chat") and self.rubric is None:
-            raise ValueError("rubric: none given")
         if self.rubric is not None and COMMENT in self.rubric.dimensions:
             raise ValueError(f"rubric: a dimension named {COMMENT!r}: the name is reserved for comments")
-        if self.kind == "choose" and not self.questions:
-            raise ValueError("questions: none given")
         if self.kind == "chat" and self.rubric is not None and self.rubric.rates == "seeker":
             raise ValueError(f"rubric: {self.rubric.name} rates the seeker, but here a person is the seeker")
         if self.second_round and (self.kind != "rate" or self.per != "dialogue" or self.overlap < 2):
             raise ValueError("second_round: only for scores of whole dialogues by two raters or more")
-        if (self.kind == "chat") != (self.chat is not None):
-            raise ValueError("chat: the settings of a talk belong to a study of kind chat")
         return self
 
     @cached_property
@@ -106,10 +108,9 @@ class Study(BaseModel):
         return [(name, place) for place in turns for name in self.rubric.dimensions]
 
 
-class Content(BaseModel):
+class Content(Settings):
     """An item's content: one dialogue, or two, and the text of who is played, if raters see it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     dialogue: Dialogue
     other: Dialogue | None = None
     played: str = ""

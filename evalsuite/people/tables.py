@@ -35,15 +35,10 @@ class RaterRow(TableBase):
     code: Mapped[str] = mapped_column(primary_key=True)
     link: Mapped[str] = mapped_column(unique=True)  # hash of the link's token
     languages: Mapped[list[Any]]
-    interface: Mapped[str]
+    interface: Mapped[str]  # the language of the pages
     revoked: Mapped[bool] = mapped_column(default=False)
     consented: Mapped[bool] = mapped_column(default=False)
     reviewer: Mapped[bool] = mapped_column(default=False)
-
-    @property
-    def language(self) -> Language:
-        """The language of the pages."""
-        return self.interface
 
     @property
     def other(self) -> Language:

@@ -244,4 +244,4 @@ def test_a_study_is_named_like_a_file(esc_eval: EscEval, tmp_path: Path, name: s
     code, error = esc_eval(
         "people", "create", "--dialogues", "d.jsonl", "--rubric", RUBRIC.name, "--raters", 2, "--", tmp_path / name / "."
     )
-    assert code == 2 and "is not usable" in error and not (tmp_path / name).exists()
+    assert code == 2 and "name: String should match pattern" in error and not (tmp_path / name).exists()

@@ -270,7 +270,7 @@ def test_a_talk_in_the_browser(
             assert text_of(browser, f"tr:has(button[data-code={code}]) td")[:4] == [code, *figures]
         click(browser, "button[data-act=revoke][data-code=ann]")
         until(browser, "return [...document.querySelectorAll('code')].some(one => one.textContent === 'revoked')")
-    assert esc_eval("people", "results", "s", "--out", "out", "--unfinished") == (0, "")
+    assert esc_eval("people", "results", "s", "--out", "out") == (0, "")
     talks = read_jsonl(Path("out/dialogues.jsonl"), Dialogue, "dialogues")
     # Who began with one supporter goes on with the other, and the next rater begins with the other.
     assert [talk.turns[0].text for talk in talks] == ["My cat ran away.", "FAIL", "I lost my job."]

@@ -28,7 +28,7 @@ SECRET = "my sister Ottilie"  # what a participant wrote
 EACH = 4  # tasks of each of three raters: six dialogues, each seen by two
 
 
-def answer(folder: Path, value: float, *raters: str, database: str | None = None) -> None:
+def answer(folder: Path, value: float, *raters: str, database: str | None = None, submit: bool = False) -> None:
     """Every task of these raters: one score and a comment."""
     with closing(StudyStore(database or url_of(folder), "s")) as store:
         for rater in raters:
@@ -39,6 +39,7 @@ def answer(folder: Path, value: float, *raters: str, database: str | None = None
                     ("comment", RaterAnswer(text=f"{SECRET} {rater} {value}")),
                 ):
                     store.save(task.id, rater, question, None, given, versions.get((question, None), (None, 0))[1])
+                assert not submit or not store.submit(task.id, rater, [])
 
 
 def values(folder: Path) -> set[float]:
@@ -96,13 +97,13 @@ def test_a_restored_study_is_the_backup_and_what_was_there_lies_beside_it(study:
 
 
 def test_a_study_moves_and_its_folder_may_be_renamed(study: Path, esc_eval: EscEval, tmp_path: Path) -> None:
-    answer(study, 2, "r01", "r02")
+    answer(study, 2, "r01", "r02", submit=True)
     assert esc_eval("people", "backup", "s", "--to", "b.sqlite") == (0, "")
     assert esc_eval("people", "backup", tmp_path / "elsewhere", "--restore", "b.sqlite") == (0, "")
     study.rename(tmp_path / "renamed")
     for folder in ("elsewhere", "renamed"):
         assert esc_eval("people", "results", folder)[0] == 0
-        assert esc_eval("people", "results", folder, "--out", f"{folder}-out", "--unfinished") == (0, "")
+        assert esc_eval("people", "results", folder, "--out", f"{folder}-out") == (0, "")
         assert {row.value for row in read_jsonl(Path(f"{folder}-out/scores.jsonl"), HumanScore, "scores")} == {2}
 
 
@@ -228,7 +229,7 @@ def test_who_withdraws_leaves_a_note_and_nothing_else(
         assert {code for code, _ in store.withdrawals()} == {"r01"}
         assert {task.rater for task in store.tasks()} == {"r02", "r03"}
     assert "r01" not in links(folder) and {"organiser", "r02"} < set(links(folder))
-    assert esc_eval("people", "results", "s", "--out", "out", "--unfinished") == (0, "")
+    assert esc_eval("people", "results", "s", "--out", "out") == (0, "")
     everything = [path.read_bytes() for path in (*folder.rglob("*"), *Path("out").rglob("*")) if path.is_file()]
     assert not any(f"{SECRET} r01".encode() in content for content in everything), "also not in free pages or the log"
     assert database or any(f"{SECRET} r02".encode() in content for content in everything)
@@ -243,7 +244,7 @@ def test_withdrawal_while_people_work_empties_the_log(study: Path, esc_eval: Esc
         assert not any(SECRET.encode() in path.read_bytes() for path in study.glob("study.sqlite*"))
         assert rater.request("GET", "/")[0] == 401 and Client(address).request("GET", links(study)["r02"])[0] == 303
     with closing(StudyStore(url_of(study), "s")) as store:
-        assert "r01 withdrew on" in progress(store).tables()[0].notes[1]
+        assert "r01 withdrew on" in progress(store).tables[0].notes[1]
 
 
 def test_scores_of_who_withdrew_are_shown_to_nobody(esc_eval: EscEval, tmp_path: Path) -> None:

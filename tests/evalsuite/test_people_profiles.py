@@ -62,7 +62,7 @@ def tells(rater: Client, task: int, group: str, value: int) -> None:
 
 def test_the_recipe_is_the_papers_study_in_words_of_our_own() -> None:
     recipe = read_yaml(RECIPE, StudyConfig, "recipe")
-    assert (len(recipe.supporters), recipe.least, recipe.rate_after) == (5, 10, [5, 10])
+    assert (len(recipe.supporters), recipe.least, recipe.rate_after) == (5, 10, (5, 10))
     assert ASKED is not None and {*WORDS, "gender", "relationship"} <= {*ASKED.person}
     statements = [(ask.trait, ask.reversed) for ask in ASKED.person.values() if ask.trait]
     assert sorted(statements) == sorted((trait, turned) for trait in TRAITS["en"] for turned in (False, True))

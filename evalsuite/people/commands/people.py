@@ -52,8 +52,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on. Default: loopback only.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8765,
     url: Annotated[
-        list[str] | None,
-        typer.Option(help="URL at which raters reach the server. Repeat for more. With https, cookies go over HTTPS only."),
+        str | None, typer.Option(help="URL at which raters reach the server. With https, cookies go over HTTPS only.")
     ] = None,
 ) -> None:
     """Serve a study until you stop it (Ctrl-C). It may be stopped and started at any time: every saved answer is on the disk.
@@ -67,14 +66,9 @@ def serve(
     from evalsuite.people.keeping import in_use
     from evalsuite.people.server import LOOPBACK, create_app
 
-    for address in url or []:
-        if problem := url_problem(address):
-            raise UserError(f"--url {address}: {problem}")
-    addresses = [urlsplit(address.lower()) for address in url or []]
-    secure = {address.scheme == "https" for address in addresses}
-    if len(secure) > 1:
-        raise UserError("--url: some with HTTPS, some without: cookies must use HTTPS for all of them or for none")
-    if host not in LOOPBACK and not addresses:
+    if url is not None and (problem := url_problem(url)):
+        raise UserError(f"--url {url}: {problem}")
+    if host not in LOOPBACK and url is None:
         raise UserError(f"--host {host}: also say where raters reach the server: --url https://NAME")
     # Two servers would take turns with one SQLite file, and after a restore one of them would still use the old file.
     lock = nullcontext() if os.environ.get(URL) else in_use(folder)
@@ -83,7 +77,9 @@ def serve(
         if chat is not None and (missing := [spec for spec in chat.supporters if spec.endpoint.base_url is None]):
             endpoints = servers.enter_context(Servers(plan_servers(missing, folder / "logs"))).endpoints
         calls = folder / CALLS if chat is not None else None
-        app = create_app(store, LOOPBACK | {str(at.hostname) for at in addresses} | {host}, True in secure, calls, endpoints)
+        address = urlsplit((url or "").lower())
+        hosts = LOOPBACK | {address.hostname or host, host}
+        app = create_app(store, hosts, address.scheme == "https", calls, endpoints)
         console.print(f"study {store.name}: http://{host}:{port}, links in {folder / 'links.csv'}", soft_wrap=True)
         uvicorn.run(
             app,
@@ -108,9 +104,6 @@ def results(
         Writes(RECORDS),
     ] = None,
     without_comments: Annotated[bool, typer.Option("--without-comments", help="Leave comments out.")] = False,
-    unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="Include answers on dialogues that are not submitted yet.")
-    ] = False,
 ) -> None:
     """Show raters' progress, attention checks, repeated items and agreement so far; with --out, write the answers as records.
 
@@ -129,12 +122,10 @@ def results(
 
     with opened(folder) as store:
         if out is None:
-            if without_comments or unfinished:
-                raise UserError("--without-comments, --unfinished: only for records: also give --out FOLDER")
-            for table in progress(store).tables():
+            for table in progress(store).tables:
                 to_console(table, console)
             return
-        for file, rows in write_export(store, out, not without_comments, not unfinished).items():
+        for file, rows in write_export(store, out, not without_comments).items():
             console.print(f"{out / file}: {rows}", soft_wrap=True)
         if store.study().second_round:
             final = final_scores(store)
@@ -185,7 +176,8 @@ def backup(
         console.print(f"{to}: {to.stat().st_size:,} bytes", soft_wrap=True)
     if restore is not None:
         contents, aside, withdrawn = keeping.restore(folder, restore)
-        console.print(f"restored: {contents}", soft_wrap=True)
+        counts = f"{contents.raters} raters, {contents.tasks} tasks, {contents.answers} answers"
+        console.print(f"restored: study {contents.name}, {counts}", soft_wrap=True)
         if aside:
             console.print(f"the former database: {aside}", soft_wrap=True)
         for code in withdrawn:

@@ -17,7 +17,6 @@ from core.options import SetOption, console, name_and_value
 from core.paths import IN_FILE, MaybeFile, MaybeFiles, MaybeModels, MaybeName, Reads, Writes
 from core.records import Language
 from core.rubrics import Rubric, flat_rubric
-from core.settings import Settings
 from core.specs import load_spec
 from data_prep.cards.sheets import write_csv
 from data_prep.played import load_played, played_text
@@ -27,11 +26,11 @@ from evalsuite.papers.role_play.pairwise import QUESTION, pairs_of
 from evalsuite.papers.role_play.seekers import read_field
 from evalsuite.people.assignment import Person, assign, assign_talks
 from evalsuite.people.commands.people import DATABASE, LINK_COLUMNS, LINKS, need_people, opened
-from evalsuite.people.questionnaire import Questionnaire
 from evalsuite.people.study import (
     Items,
-    Per,
+    StudyDesign,
     Study,
+    Talking,
     compared_items,
     pairs_of_supporters,
     played_items,
@@ -41,41 +40,20 @@ from evalsuite.runs.config import overridden
 from evalsuite.statistics.summary import seeker_of
 
 
-class StudyConfig(Settings):
+class StudyConfig(StudyDesign, Talking):
     """A study's config (`configs/people`); --rubric and --supporter override its fields."""
 
     rubric: str | None = None
     """The rubric for ratings: a name or file. Without one, people choose between two dialogues."""
-    per: Per = "dialogue"
-    """The unit of rating: a dialogue, or a turn of the rated side."""
     questions: dict[str, str] = Field(default={})
     """Questions about two dialogues, by name. Default: which is better, or for seekers, which is more like a real person."""
-    overlap: int = Field(2, ge=1)
-    """Raters per item."""
-    repeats: int = Field(0, ge=0)
-    """Items that each rater sees again, unannounced."""
     checks: Annotated[str | None, IN_FILE] = None
     """Attention checks: HumanScore records (CSV or JSONL) of some of the dialogues, with the scores that an attentive rater
     gives. Every rater sees them; they are reported, but not exported as scores."""
     reviewers: int = Field(0, ge=0)
     """People who decide if raters of a dialogue are more than a point apart: their page fills as raters submit."""
-    second_round: bool = False
-    """Once all have submitted, raters whose score stands out score again, and other contested scores are reviewed jointly
-    (FEEL, section 3.2)."""
-    thoughts: bool = False
-    """Show seekers' thoughts, if the dialogues have them."""
-    seed: int = 0
-    """Seed of the assignment and orders of items."""
     supporters: list[str] = Field(default=[])
     """The models that people talk to."""
-    least: int = 3
-    """Exchanges before a talk may be rated."""
-    most: int = 15
-    """Exchanges after which a talk ends."""
-    rate_after: list[int] = Field(default=[])
-    """Exchanges after which a talk is rated midway."""
-    questionnaire: Questionnaire | None = None
-    """Questions to people about themselves."""
 
 
 def create(
@@ -146,8 +124,8 @@ def create(
     if design.supporters:
         if rules is None:
             raise UserError("--supporter: talks need a rubric to be rated on: give --rubric")
-        if dialogues or design.checks:
-            raise UserError("--supporter: people talk and are shown no dialogues: leave out --dialogues and checks")
+        if dialogues or design.checks or design.per == "turn":
+            raise UserError("--supporter: people talk and are shown no dialogues: leave out --dialogues, checks and per")
         if consent is None:
             raise UserError("--supporter: people will tell a model about themselves: say what they agree to (--consent FILE)")
         items, definition = _talks(design, rules, cards or [], profiles or [])
@@ -160,7 +138,7 @@ def create(
             raise UserError("checks, per: only for ratings: give --rubric, or leave them out")
         items, definition = _choices(design, dialogues or [], seeker or [], cards or [], profiles or [])
     consents = {} if consent is None else dict.fromkeys(PAPER_LANGUAGES, read_text(consent, "text").strip())
-    definition |= design.model_dump(include={"overlap", "repeats", "thoughts", "second_round", "seed"})
+    definition |= design.model_dump(include=set(StudyDesign.model_fields))
     try:
         study = Study.model_validate({"name": folder.resolve().name, "consent": consents} | definition)
     except ValidationError as error:
@@ -215,7 +193,7 @@ def _ratings(
             f"{files[0]}: dialogue_id: {unmatched[0]} is in it or among --dialogues, but not in both: give the files of a "
             "single `people suggest`, or move this file away if the dialogues were not drawn"
         )
-    return items, {"kind": "rate", "rubric": rules, "per": design.per, "expected": expected, "weights": weights}
+    return items, {"kind": "rate", "rubric": rules, "expected": expected, "weights": weights}
 
 
 def _choices(
@@ -254,7 +232,7 @@ def _talks(design: StudyConfig, rules: Rubric, cards: list[Path], profiles: list
     items = played_items(load_played(cards, profiles))
     if items and design.questionnaire:
         raise UserError("questionnaire: people are asked who they are: leave out --cards and --profiles")
-    chat = design.model_dump(include={"least", "most", "rate_after", "questionnaire"}) | {"supporters": specs}
+    chat = design.model_dump(include=set(Talking.model_fields)) | {"supporters": specs}
     return items, {"kind": "chat", "rubric": rules, "chat": chat}
 
 
