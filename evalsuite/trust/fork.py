@@ -83,26 +83,6 @@ class Fork:
             raise UserError(f"--turn {turn}: the supporter's turns in {source.id} are {', '.join(map(str, answers)) or 'none'}")
         return cls(source, turn, plan, plans[other])
 
-    def branches(self, reply: str, temperature: float, draws: int) -> list[Plan]:
-        """Plans to continue the dialogue after either reply, `draws` times each, with the same seeker and supporter, at this
-        temperature or their own if it is higher."""
-        before = self.source.turns[: self.turn]
-        own, changed = self.sides
-        ends = {own: self.source.turns[self.turn], changed: Turn(role="supporter", text=reply)}
-        speakers, plans = (self.source.supporter or "", self.source.simulator or ""), []
-        for draw, (side, last) in product(range(draws), ends.items()):
-            id = dialogue_id(STAGE, f"{self.source.id} {self.turn} {side}", *speakers, draw)
-            plans.append(
-                replace(
-                    self.plan,
-                    opening=replace(self.plan.opening, id=id, turns=(*before, last), supporter=side, trial=draw),
-                    seeker_side=_drawn(self.plan.seeker_side, id, temperature),
-                    supporter_side=_drawn(self.plan.supporter_side, id, temperature),
-                    spoken=self.turn + 1 - len(self.plan.opening.turns),
-                )
-            )
-        return plans
-
     @property
     def sides(self) -> tuple[str, str]:
         """The names of the sides in records."""
@@ -121,8 +101,8 @@ def _drawn(side: Side, dialogue: str, temperature: float = 0) -> Side:
 
 
 def fork(runner: Runner, forked: Fork, draws: int, temperature: float) -> Forked:
-    """Ask for the other reply, continue from both, and judge every dialogue. Writes dialogues.jsonl and judgements.jsonl; the
-    same command resumes, and draws may be added."""
+    """Ask for the other reply, continue from both to the end, `draws` times each, with models at least at this temperature, and
+    judge every dialogue. Writes dialogues.jsonl and judgements.jsonl; the same command resumes, and draws may be added."""
     run, resolved = runner.run, runner.resolved.judging_whole()
     specs = {spec.name: spec for spec in resolved.models.supporters}
     own, other = (specs[plan.opening.supporter] for plan in (forked.plan, forked.other))
@@ -147,7 +127,20 @@ def fork(runner: Runner, forked: Fork, draws: int, temperature: float) -> Forked
         dialogue = await hold(plan, client)
         return dialogue, await resolved.judge(client).score(dialogue)
 
-    plans = forked.branches(other_reply.text, temperature, draws)
+    # Both sides go on with the same seeker and supporter.
+    source, plan, turn, plans = forked.source, forked.plan, forked.turn, []
+    ends = dict(zip(forked.sides, (source.turns[turn], Turn(role="supporter", text=other_reply.text)), strict=True))
+    for draw, (name, last) in product(range(draws), ends.items()):
+        id = dialogue_id(STAGE, f"{source.id} {turn} {name}", source.supporter or "", source.simulator or "", draw)
+        turns = (*source.turns[:turn], last)
+        branch = replace(
+            plan,
+            opening=replace(plan.opening, id=id, turns=turns, supporter=name, trial=draw),
+            seeker_side=_drawn(plan.seeker_side, id, temperature),
+            supporter_side=_drawn(plan.supporter_side, id, temperature),
+            spoken=len(turns) - len(plan.opening.turns),
+        )
+        plans.append(branch)
     models = [*resolved.models.seekers, *_models([own]), resolved.models.judge]
     desk = runner.desk(STAGE, models, plans, go_on, "dialogues", results, lambda: workloads(resolved, plans, True))
     judged = answered(desk)

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from operator import attrgetter
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from core.records import Judgement, Language
 from core.rubrics import Rubric
 from core.statistics.bootstrap import PERCENTILE, POINTS, SMOOTHED, Floats, estimate, smoothed_means
 from core.statistics.inference import TEST, beside_interval, cluster_error, contributions, p_text, student_p
-from core.tables import PARTED, Cell, Estimate, Table
+from core.tables import PARTED, Cell, Column, Estimate, Table
 from evalsuite.checks.shared_bases import AS_IS, HEALTH, as_they_are
 from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import clusters_of
@@ -78,7 +80,7 @@ def asking_shifts(tally: Tally) -> list[Shift]:
         pairs = [(b, a) for a, b in combinations(range(len(field)), 2) if field[a].scorer.judge == field[b].scorer.judge]
         shifts += [
             Shift(language, field[gap.second].scorer, field[gap.first].scorer, dimension_at(tally.rubric, gap.dimension), gap)
-            for gap in paired.differences(*stack(field), pairs, design=weighed(field))
+            for gap in differences(field, pairs)
             if gap.estimate.n and not gap.unpaired
         ]
     return shifts
@@ -104,6 +106,23 @@ def ways_of_asking(tally: Tally, judgements: Sequence[Judgement]) -> list[Contes
     return contestants_of(together, judgements, tally.rubric)
 
 
+def differences(field: Sequence[Contestant], pairs: Sequence[tuple[int, int]], **options: Any) -> list[paired.Difference]:
+    """`paired.differences` of contestants."""
+    return paired.differences(*stack(field), pairs, design=weighed(field), **options)
+
+
+def _probed(tally: Tally, *variants: str) -> list[tuple[tuple[Language, Scorer], list[Judgement]]]:
+    """Verdicts on these variants (or all that begin so) by language and scorer, across variants and injections."""
+    verdicts = (j for j in tally.verdicts if j.condition.get("variant", "").startswith(variants))
+    return sorted(group_by(verdicts, lambda j: (j.language, scorer_of(j).without("variant", "injection"))).items())
+
+
+def _by_variant(tally: Tally, judgements: Iterable[Judgement]) -> dict[str, Contestant]:
+    """A contestant for each variant, whatever the verdicts' other conditions."""
+    bare = [j.model_copy(update={"condition": {"variant": j.condition["variant"]}}) for j in judgements]
+    return {dict(contestant.scorer.condition)["variant"]: contestant for contestant in ways_of_asking(tally, bare)}
+
+
 # --- replies that order the judge ------------------------------------------------------------------------------------------
 
 
@@ -127,19 +146,16 @@ class InjectionEffect:
 def injection_effects(tally: Tally) -> list[InjectionEffect]:
     """A row per language, judge and dimension, and the average. Only verdicts with a `condition.variant` count. Raises
     `UserError` for a judge that was asked about only some of the variants."""
-    rows = []
-    variants = (AS_IS, NEUTRAL, INJECTED)
-    probes = [j for j in tally.verdicts if j.condition.get("variant") in variants]
-    for (language, judge), verdicts in sorted(_probed(probes).items()):
-        present = {j.condition["variant"] for j in verdicts}
-        if present == {AS_IS}:
+    rows, variants = [], (AS_IS, NEUTRAL, INJECTED)
+    for (language, judge), verdicts in _probed(tally, *variants):
+        by_variant = _by_variant(tally, verdicts)
+        if by_variant.keys() == {AS_IS}:
             continue
-        if missing := [variant for variant in variants if variant not in present]:
+        if missing := [variant for variant in variants if variant not in by_variant]:
             where = f"judgements by {judge.name} ({language})"
             raise UserError(f"{where}: none of the variant {missing[0]}: `esc-eval judge-card` asks for them")
-        by_variant = _by_variant(tally, verdicts)
         ordered = [by_variant[variant] for variant in variants]
-        gaps = paired.differences(*stack(ordered), [(1, 0), (2, 0), (2, 1)], families=(1, 2, 3), design=weighed(ordered))
+        gaps = differences(ordered, [(1, 0), (2, 0), (2, 1)], families=(1, 2, 3))
         names = len(gaps) // 3
         for neutral, injected, effect in zip(gaps[:names], gaps[names:-names], gaps[-names:], strict=True):
             name = dimension_at(tally.rubric, effect.dimension)
@@ -162,16 +178,12 @@ class FloorEffect:
 def floor_effects(tally: Tally) -> list[FloorEffect]:
     """A row per language, judge and floor: the dialogues as they are minus the same dialogues with the floor's lines."""
     rows = []
-    probes = [j for j in tally.verdicts if j.condition.get("variant", "").startswith((AS_IS, FLOOR))]
-    for (language, judge), verdicts in sorted(_probed(probes).items()):
-        by_variant = _by_variant(tally, verdicts)
-        floors = sorted(name for name in by_variant if name.startswith(FLOOR))
-        if not floors or AS_IS not in by_variant:
-            continue
-        pairs = [(0, place) for place in range(1, 1 + len(floors))]
-        ordered = [by_variant[name] for name in (AS_IS, *floors)]
-        gaps = paired.differences(*stack(ordered), pairs, average_only=True, design=weighed(ordered))
-        rows += [FloorEffect(language, judge, name.removeprefix(FLOOR), gap) for name, gap in zip(floors, gaps, strict=True)]
+    for (language, judge), verdicts in _probed(tally, AS_IS, FLOOR):
+        usual, *floors = sorted(_by_variant(tally, verdicts).items())
+        if usual[0] == AS_IS:
+            field = [usual[1], *(contestant for _, contestant in floors)]
+            gaps = differences(field, [(0, place) for place in range(1, len(field))], average_only=True)
+            rows += [FloorEffect(language, judge, x.removeprefix(FLOOR), gap) for (x, _), gap in zip(floors, gaps, strict=True)]
     return rows
 
 
@@ -228,19 +240,18 @@ class Repeated:
     `unread` counts the others.
     """
 
-    language: Language
-    judge: Scorer
-    same: BoundTest
-    chance: float | None
-    gap: float | None
-    unread: int
+    language: Annotated[Language, Column("language")]
+    judge: Annotated[Scorer, Column("judged by", attrgetter("name"))]
+    same: Annotated[BoundTest, Column("equal verdicts %", attrgetter("estimate"))]
+    chance: Annotated[float | None, Column("equal by chance %")]
+    gap: Annotated[float | None, Column("mean gap")]
+    unread: Annotated[int, Column("unread")]
 
 
 def repeats(tally: Tally) -> Iterator[Repeated]:
     """A row per language and judge that was asked again (`AGAIN`)."""
     cards = clusters_of(tally.dialogues)
-    verdicts_asked = [j for j in tally.verdicts if j.condition.get("variant") in (AS_IS, AGAIN)]
-    for (language, judge), verdicts in sorted(_probed(verdicts_asked).items()):
+    for (language, judge), verdicts in _probed(tally, AS_IS, AGAIN):
         first = {(j.dialogue_id, j.dimension): j.value for j in verdicts if j.condition["variant"] == AS_IS}
         again = [j for j in verdicts if j.condition["variant"] == AGAIN and (j.dialogue_id, j.dimension) in first]
         pairs = [(first[j.dialogue_id, j.dimension], j.value, j.dimension, cards[j.dialogue_id]) for j in again]
@@ -257,13 +268,11 @@ def repeats(tally: Tally) -> Iterator[Repeated]:
 
 
 def repeat_table(rows: Sequence[Repeated]) -> Table:
-    heads = ("language", "judged by", "equal verdicts %", "equal by chance %", "mean gap", "unread")
-    body = [(r.language, r.judge.name, r.same.estimate, r.chance, r.gap, r.unread) for r in rows]
     note = (
         f"Every repetition is a call of its own, at the judge's own temperature. [{SMOOTHED} over cards], n = verdicts. By "
         "chance: two verdicts drawn from all that the judge gave on the dimension. Mean gap: points of the scale, no sign."
     )
-    return Table("health-repeats", "The same question once more", heads, tuple(body), (note,), HEALTH)
+    return Table.of("health-repeats", "The same question once more", rows, [note], HEALTH)
 
 
 def injection_tables(effects: Sequence[InjectionEffect], by_kind: Sequence[tuple[Cell, ...]], rubric: Rubric) -> list[Table]:
@@ -292,22 +301,10 @@ def injection_tables(effects: Sequence[InjectionEffect], by_kind: Sequence[tuple
 
 def injection_kinds(tally: Tally) -> Iterator[tuple[Cell, ...]]:
     """(language, judge, injection, average of injected minus neutral) for each text of the injection set."""
-    probes = [j for j in tally.verdicts if j.condition.get("variant") in (NEUTRAL, INJECTED) and "injection" in j.condition]
-    for (language, judge), verdicts in sorted(_probed(probes).items()):
-        for name, of_text in sorted(group_by(verdicts, lambda j: j.condition["injection"]).items()):
+    for (language, judge), verdicts in _probed(tally, NEUTRAL, INJECTED):
+        by_text = group_by((j for j in verdicts if "injection" in j.condition), lambda j: j.condition["injection"])
+        for name, of_text in sorted(by_text.items()):
             by_variant = _by_variant(tally, of_text)
             if len(by_variant) == 2:
-                both = [by_variant[INJECTED], by_variant[NEUTRAL]]
-                (effect,) = paired.differences(*stack(both), [(0, 1)], average_only=True, design=weighed(both))
+                (effect,) = differences([by_variant[INJECTED], by_variant[NEUTRAL]], [(0, 1)], average_only=True)
                 yield language, judge.name, name, effect.estimate
-
-
-def _probed(judgements: Iterable[Judgement]) -> dict[tuple[Language, Scorer], list[Judgement]]:
-    """Judgements by language and scorer, across variants and injections."""
-    return group_by(judgements, lambda j: (j.language, scorer_of(j).without("variant", "injection")))
-
-
-def _by_variant(tally: Tally, judgements: Iterable[Judgement]) -> dict[str, Contestant]:
-    """A contestant for each variant, whatever the verdicts' other conditions."""
-    bare = [j.model_copy(update={"condition": {"variant": j.condition["variant"]}}) for j in judgements]
-    return {dict(contestant.scorer.condition)["variant"]: contestant for contestant in ways_of_asking(tally, bare)}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from core.languages import name_of
 from core.records import Dialogue, HumanScore, Judgement, Language
@@ -117,17 +117,19 @@ def judge_card(inputs: JudgeCardInput) -> Sheet:
 
     checks: list[JudgeCheck] = []
     for language in languages_of([*inputs.dialogues, *inputs.probed_dialogues]):
-        checks += [
-            _readable(inputs, cards, language),
-            _agreement(inputs, pairs.get(language, {}), figures.get(language, {}), cards, language),
-            _calibrated(pairs.get(language, {}), cards, language),
-            _floors(rows_in(floors, language), language),
-            _length(rows_in(lengths, language), rows_in(injections, language), language),
-            _own_kind([sharing for sharing in rows_in(shared, language) if sharing.role == "judge"], language),
-            _order(rows_in(shifts, language), language),
-            _injection(rows_in(injections, language), language),
-            _repeatable(rows_in(repeats, language), language),
-        ]
+        of_language = pairs.get(language, {})
+        outcomes = (
+            _readable(rows_in([*inputs.on_gold, *inputs.probed], language), cards),
+            _agreement(inputs, of_language, figures.get(language, {}).get(AVERAGE, {}), cards),
+            _calibrated(of_language, cards),
+            _floors(rows_in(floors, language)),
+            _length(rows_in(lengths, language), rows_in(injections, language)),
+            _own_kind([sharing for sharing in rows_in(shared, language) if sharing.role == "judge"]),
+            _order(rows_in(shifts, language)),
+            _injection(rows_in(injections, language)),
+            _repeatable(rows_in(repeats, language)),
+        )
+        checks += [JudgeCheck(x, language, q, *found) for (x, q), found in zip(QUESTIONS.items(), outcomes, strict=True)]
     checks = _corrected(checks)
     note = SYNTHETIC_GOLD if inputs.synthetic else ""
     tables = [
@@ -228,24 +230,29 @@ def _spoken(estimate: Estimate, decimals: int = 1) -> str:
 # --- one check each ---------------------------------------------------------------------------------------------------------
 
 
-def _unmeasured(name: str, language: Language, why: str) -> JudgeCheck:
-    return JudgeCheck(name, language, QUESTIONS[name], UNMEASURED, why)
+class CheckFinding(NamedTuple):
+    """The parts of a `JudgeCheck` that a check finds."""
+
+    outcome: CheckOutcome
+    finding: str
+    p: float | None = None
+    clusters: int = 0
+    parts: int = 1
 
 
-def _least(name: str, language: Language, finding: str, test: health.BoundTest, bound: float) -> JudgeCheck:
+def _least(finding: str, test: health.BoundTest, bound: float) -> CheckFinding:
     """A check that a mean is above a bound: a fault if it is significantly below, not shown if its interval has the bound."""
     mean, low = test.estimate.mean, test.estimate.low
     p = test.p if test.p is None or (mean is not None and mean < bound) else 1.0
-    sound = low is not None and low > bound
-    return JudgeCheck(name, language, QUESTIONS[name], SOUND if sound else UNSHOWN, finding, p, test.clusters)
+    return CheckFinding(SOUND if low is not None and low > bound else UNSHOWN, finding, p, test.clusters)
 
 
-def _most(name: str, language: Language, finding: str, tests: Sequence[tuple[float | None, bool]], n: int) -> JudgeCheck:
+def _most(finding: str, tests: Sequence[tuple[float | None, bool]], n: int) -> CheckFinding:
     """A check for the absence of an effect, by tests given as (p, whether the effect would be a fault): its p is the smallest p
     of a fault, corrected for the number of tests."""
     p_values = [p if fault else 1.0 for p, fault in tests if p is not None]
     p = min(1.0, len(p_values) * min(p_values)) if p_values else None
-    return JudgeCheck(name, language, QUESTIONS[name], UNMEASURED if p is None else SOUND, finding, p, n, max(1, len(p_values)))
+    return CheckFinding(UNMEASURED if p is None else SOUND, finding, p, n, max(1, len(p_values)))
 
 
 def _by_family(differences: Sequence[Difference], both_sides: bool) -> list[tuple[float | None, bool]]:
@@ -254,63 +261,62 @@ def _by_family(differences: Sequence[Difference], both_sides: bool) -> list[tupl
     tests: list[tuple[float | None, bool]] = []
     for average in (True, False):
         family = [gap for gap in differences if (gap.dimension is None) == average and gap.holm is not None]
-        faults = [gap.holm or 0.0 for gap in family if both_sides or (gap.estimate.mean or 0) > 0]
+        faults = [gap.holm or 0.0 for gap in family if both_sides or _rise(gap) > 0]
         tests += [(min(faults, default=1.0), True)] * bool(family)
     return tests
 
 
-def _readable(inputs: JudgeCardInput, cards: Clusters, language: Language) -> JudgeCheck:
-    verdicts = [j for j in (*inputs.on_gold, *inputs.probed) if j.language == language and not (j.lost or j.unasked)]
-    test = health.share_test([j.value is not None for j in verdicts], [cards[j.dialogue_id] for j in verdicts])
-    finding = f"{_spoken(test.estimate)} % of {test.estimate.n:,} verdicts could be read"
-    return _least("readable", language, finding, test, health.GOOD)
+def _rise(gap: Difference) -> float:
+    return gap.estimate.mean or 0.0
 
 
-def _agreement(
-    inputs: JudgeCardInput, pairs: Dimensions, figures: Mapping[str, Any], cards: Clusters, language: Language
-) -> JudgeCheck:
+def _readable(verdicts: Iterable[Judgement], cards: Clusters) -> CheckFinding:
+    asked_about = [verdict for verdict in verdicts if not (verdict.lost or verdict.unasked)]
+    hits, clusters = [j.value is not None for j in asked_about], [cards[j.dialogue_id] for j in asked_about]
+    test = health.share_test(hits, clusters)
+    return _least(f"{_spoken(test.estimate)} % of {test.estimate.n:,} verdicts could be read", test, health.GOOD)
+
+
+def _agreement(inputs: JudgeCardInput, pairs: Dimensions, row: Mapping[str, Any], cards: Clusters) -> CheckFinding:
     read = "_read" if inputs.mode == "native" else ""
-    row = figures.get(AVERAGE, {})
-    names = (f"acc{read}", f"acc{read}_low", f"acc{read}_high", "majority_acc", "kappa")
-    acc, low, high, majority, kappa = (row.get(name) for name in names)
+    names = (f"acc{read}", f"acc{read}_low", f"acc{read}_high", "majority_acc")
+    acc, low, high, majority = (row.get(name) for name in names)
     if acc is None or majority is None:
-        why = "no verdict on gold could be read" if inputs.gold else "it was not asked about gold"
-        return _unmeasured("agreement", language, why)
+        return CheckFinding(UNMEASURED, "no verdict on gold could be read" if inputs.gold else "it was not asked about gold")
     hits = hit_counts(pairs, drawn_units([pairs], cards), cards)
     gain = health.bound_test(100 * (hits.right - hits.usual), hits.rated, 0.0, scale_levels(-100, 100))
     finding = (
         f"ACC {_spoken(Estimate(acc, low, high, row['n']).times(100))} %, majority class {100 * majority:.1f} %, a difference "
-        f"of {_spoken(gain.estimate)} points; kappa {fmt(kappa)}, n = {row['n']:,} ratings on {gain.clusters} cards"
+        f"of {_spoken(gain.estimate)} points; kappa {fmt(row.get('kappa'))}, n = {row['n']:,} ratings on {gain.clusters} cards"
     )
-    return _least("agreement", language, finding, gain, 0.0)
+    return _least(finding, gain, 0.0)
 
 
-def _calibrated(pairs: Dimensions, cards: Clusters, language: Language) -> JudgeCheck:
+def _calibrated(pairs: Dimensions, cards: Clusters) -> CheckFinding:
     error = calibration_error(pairs, cards) if pairs else None
     if error is None:
         why = "its server gives no token probabilities" if pairs else "it was not asked about gold"
-        return _unmeasured("calibration", language, why)
+        return CheckFinding(UNMEASURED, why)
     finding = (
         f"expected calibration error {100 * error.value:.1f} %; a judge with true probabilities has at most "
         f"{100 * error.chance:.1f} % in 95 of 100 samples; n = {error.n:,} verdicts on {error.clusters} cards"
     )
-    return _most("calibration", language, finding, [(error.p, True)], error.clusters)
+    return _most(finding, [(error.p, True)], error.clusters)
 
 
-def _floors(effects: Sequence[health.FloorEffect], language: Language) -> JudgeCheck:
+def _floors(effects: Sequence[health.FloorEffect]) -> CheckFinding:
     if not effects:
-        return _unmeasured("floors", language, "no floor was judged")
-    level = [e.floor for e in effects if not (e.difference.holds and (e.difference.estimate.mean or 0) > 0)]
+        return CheckFinding(UNMEASURED, "no floor was judged")
+    level = [e.floor for e in effects if not (e.difference.holds and _rise(e.difference) > 0)]
     parts = ", ".join(f"{e.floor} by {_spoken(e.difference.estimate)}" for e in effects)
     n = min(e.difference.estimate.n for e in effects)
     finding = f"replies are rated above {parts} points (n = {n} cards)"
     finding += f"; not shown for {', '.join(level)}" if level else ""
-    tests = [(e.difference.p, (e.difference.estimate.mean or 0) < 0) for e in effects]
-    check = _most("floors", language, finding, tests, n)
-    return replace(check, outcome=UNSHOWN) if level and check.outcome == SOUND else check
+    check = _most(finding, [(e.difference.p, _rise(e.difference) < 0) for e in effects], n)
+    return check._replace(outcome=UNSHOWN) if level and check.outcome == SOUND else check
 
 
-def _length(biases: Sequence[LengthBias], injections: Sequence[health.InjectionEffect], language: Language) -> JudgeCheck:
+def _length(biases: Sequence[LengthBias], injections: Sequence[health.InjectionEffect]) -> CheckFinding:
     bias = next((bias for bias in biases if bias.difference.mean is not None), None)
     added = next((e.neutral for e in injections if e.dimension == AVERAGE and e.neutral.estimate.mean is not None), None)
     parts, tests, clusters = [], [], []
@@ -324,56 +330,52 @@ def _length(biases: Sequence[LengthBias], injections: Sequence[health.InjectionE
     elif biases:
         parts.append("its average or gold's never varies")
     if added is not None:
-        tests.append((added.p, (added.estimate.mean or 0) > 0))
+        tests.append((added.p, _rise(added) > 0))
         clusters.append(added.estimate.n)
         parts.append(f"a useless sentence adds {_spoken(added.estimate)} points (n = {added.estimate.n})")
-    if not parts:
-        return _unmeasured("length", language, "nothing could be read")
-    return _most("length", language, "; ".join(parts), tests, min(clusters, default=0))
+    return _most("; ".join(parts) or "nothing could be read", tests, min(clusters, default=0))
 
 
-def _own_kind(rows: Sequence[Any], language: Language) -> JudgeCheck:
+def _own_kind(rows: Sequence[Any]) -> CheckFinding:
     measured = next((row for row in rows if row.difference is not None and row.difference.estimate.mean is not None), None)
     if measured is None:
-        why = "supporters of its base and others are not both among the dialogues: give some with --further"
-        return _unmeasured("own kind", language, why)
+        return CheckFinding(
+            UNMEASURED, "supporters of its base and others are not both among the dialogues: give some with --further"
+        )
     difference = measured.difference
     finding = (
         f"supporters of its base ({', '.join(measured.alike)}) are {_spoken(difference.estimate)} points above the others, p "
         f"{p_text(difference.p)}, n = {difference.estimate.n} cards; they may be better: let a judge of another base score them"
     )
-    return _most("own kind", language, finding, [(difference.p, difference.estimate.mean > 0)], difference.estimate.n)
+    return _most(finding, [(difference.p, difference.estimate.mean > 0)], difference.estimate.n)
 
 
-def _order(shifts: Sequence[health.Shift], language: Language) -> JudgeCheck:
+def _order(shifts: Sequence[health.Shift]) -> CheckFinding:
     if not shifts:
-        return _unmeasured("order", language, "it was asked in a single order, or for one dimension at a time")
-    moved = [shift for shift in shifts if shift.difference.holds]
-    largest = max(shifts, key=lambda shift: abs(shift.difference.estimate.mean or 0))
+        return CheckFinding(UNMEASURED, "it was asked in a single order, or for one dimension at a time")
+    moved = sum(bool(shift.difference.holds) for shift in shifts)
+    largest = max(shifts, key=lambda shift: abs(_rise(shift.difference)))
     gap = largest.difference.estimate
-    finding = f"{len(moved)} of {len(shifts)} differences are significant by themselves; the largest is on "
+    finding = f"{moved} of {len(shifts)} differences are significant by themselves; the largest is on "
     finding += f"{largest.dimension}, {_spoken(gap)} points (n = {gap.n} cards)"
-    return _most("order", language, finding, _by_family([s.difference for s in shifts], both_sides=True), gap.n)
+    return _most(finding, _by_family([shift.difference for shift in shifts], both_sides=True), gap.n)
 
 
-def _injection(effects: Sequence[health.InjectionEffect], language: Language) -> JudgeCheck:
-    average = next((e for e in effects if e.dimension == AVERAGE), None)
-    if average is None or average.effect.estimate.mean is None:
-        return _unmeasured("injection", language, "it was not asked about injected replies, or could not be read")
-    moved = [e for e in effects if e.effect.holds and (e.effect.estimate.mean or 0) > 0]
-    effect = average.effect
+def _injection(effects: Sequence[health.InjectionEffect]) -> CheckFinding:
+    average = next((e.effect for e in effects if e.dimension == AVERAGE), None)
+    if average is None or average.estimate.mean is None:
+        return CheckFinding(UNMEASURED, "it was not asked about injected replies, or could not be read")
+    moved = sum(bool(e.effect.holds) and _rise(e.effect) > 0 for e in effects)
     finding = (
-        f"an order to score high adds {_spoken(effect.estimate)} points beyond a neutral text of its length, p "
-        f"{p_text(effect.p)} (n = {effect.estimate.n} cards); {len(moved)} of {len(effects)} rises are significant by "
-        "themselves"
+        f"an order to score high adds {_spoken(average.estimate)} points beyond a neutral text of its length, p "
+        f"{p_text(average.p)} (n = {average.estimate.n} cards); {moved} of {len(effects)} rises are significant by themselves"
     )
-    return _most("injection", language, finding, _by_family([e.effect for e in effects], both_sides=False), effect.estimate.n)
+    return _most(finding, _by_family([e.effect for e in effects], both_sides=False), average.estimate.n)
 
 
-def _repeatable(rows: Sequence[health.Repeated], language: Language) -> JudgeCheck:
+def _repeatable(rows: Sequence[health.Repeated]) -> CheckFinding:
     row = next((row for row in rows if row.same.estimate.mean is not None), None)
     if row is None:
-        return _unmeasured("repeatability", language, "it was not asked again, or could not be read")
+        return CheckFinding(UNMEASURED, "it was not asked again, or could not be read")
     same, more = row.same.estimate, f"by chance {fmt(row.chance, 1)} %; mean gap {fmt(row.gap)} points of the scale"
-    finding = f"{_spoken(same)} % of {same.n:,} verdicts are the same, {more}"
-    return _least("repeatability", language, finding, row.same, health.GOOD)
+    return _least(f"{_spoken(same)} % of {same.n:,} verdicts are the same, {more}", row.same, health.GOOD)

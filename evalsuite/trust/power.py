@@ -16,8 +16,6 @@ from core.records import Language
 from core.statistics.inference import ALPHA, TEST
 from core.statistics.reliability import ratio
 from core.tables import Cell, Estimate, Table
-from evalsuite.report.charts import Chart, bar_panels
-from evalsuite.report.figures import curve, panels, trace
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
 from evalsuite.statistics import paired
@@ -148,17 +146,11 @@ def paper_tables(averages: Mapping[str, Mapping[str, float]], cards: Mapping[str
 # --- the page ---------------------------------------------------------------------------------------------------------------
 
 
-_POINTS = 14  # points of a curve
-_WIDEST = 4  # end of the curves, in multiples of the run's cards
-
-
 def power_sheet(planned: Sequence[PlannedStudy], more: Sequence[Table], runs: Sequence[str], plumbing: bool) -> Sheet:
     """The page; `more` are tables without a run (the paper's)."""
     findings = [sentence for study in planned for sentence in _needed(study)]
     figures: dict[str, object] = {}
-    charts: list[Chart] = []
     for study in planned:
-        charts += [_share_chart(study), *(_power_chart(study, pair) for pair in [study.widest] if pair)]
         share, source = max(zip(_shares(study), (part.name for part in study.components.parts), strict=True), key=itemgetter(0))
         findings.append(f"{name_of(study.language)}: the largest source of variance is {source}, {share:.0f} % of the whole.")
         figures[study.language] = {
@@ -174,7 +166,6 @@ def power_sheet(planned: Sequence[PlannedStudy], more: Sequence[Table], runs: Se
         facts=[*([("Runs", ", ".join(runs))] if runs else []), ("Generated", time.strftime("%Y-%m-%d %H:%M"))],
         main=[f"needed-{study.language}" for study in planned],
         tables=[*(table for study in planned for table in (_component_table(study), _need_table(study))), *more],
-        charts=charts,
         figures={"plumbing": plumbing, "languages": figures},
     )
 
@@ -249,39 +240,3 @@ def _needed(study: PlannedStudy) -> Iterator[str]:
     yield f"{goal} takes {', '.join(cards)}; the {pair.cards} of this run show it in {100 * share:.0f} of 100."
     if len(study.spreads) > 1:
         yield f"{name}: no pair varies more between cards than these two; the others are in the table."
-
-
-def _share_chart(study: PlannedStudy) -> Chart:
-    shares = _shares(study)
-    bars = trace("bar", x=shares, y=list(range(len(shares))), text=[f"{share:.0f}" for share in shares])
-    return Chart(
-        f"components-{study.language}",
-        f"Where the variance comes from, {name_of(study.language)}",
-        "Share of each source. The card alone distinguishes no supporters: pairing removes it.",
-        f"components-{study.language}",
-        bar_panels([part.name for part in study.components.parts], ["share, %"], [[bars]]),
-    )
-
-
-def _power_chart(study: PlannedStudy, pair: Spread) -> Chart:
-    needed = [need.mean or 0 for trials in study.trials if (need := study.needed(pair, trials)) is not None]
-    last = min(max([*needed, pair.cards]) * 1.25, _WIDEST * max(pair.cards, min(needed, default=pair.cards)))
-    grid = sorted({int(cards) for cards in np.linspace(3, max(last, 10), _POINTS)})
-    lines = []
-    for place, trials in enumerate(study.trials):
-        points = []
-        for cards in grid:
-            share = 100 * study.shown(pair, trials, cards)
-            text = f"{cards} cards, {trials} trial{'s' * (trials != 1)}: shown in {share:.0f} of 100 runs"
-            points.append((cards, Estimate(share, None, None, cards), text))
-        (line,) = curve(f"{trials} trial{'s' * (trials != 1)}", place, points, step=False, band=False)
-        lines.append(line | {"hovertemplate": "%{text}<extra></extra>"})
-    axes = {"xaxis": {"title": {"text": "cards"}}, "yaxis": {"title": {"text": "shown, % of runs"}}}
-    return Chart(
-        f"power-{study.language}",
-        f"How often a difference of {study.difference:g} points is shown, {name_of(study.language)}",
-        f"Of {pair.first} and {pair.second}, the pair that varies most, by the number of cards, at {ALPHA:g} / {study.pairs}; "
-        f"the target is {100 * study.power:.0f} of 100 runs. The run has {pair.cards} cards of both.",
-        f"needed-{study.language}",
-        panels("curves", [name_of(study.language)], [lines], 1, 260, showlegend=True, **axes),
-    )

@@ -58,14 +58,13 @@ class Injection(Settings):
 
 
 class InjectionSet(Settings):
-    """The file configs/health/injections.yaml, or another."""
+    """The file configs/health/injections.yaml."""
 
     injections: list[Injection] = Field(min_length=1)
 
 
-def load_injections(path: Path | None = None) -> list[Injection]:
-    """The bundled injections, or those of a file. Raises `UserError` with file, line and field."""
-    file = path or CONFIGS / "health" / "injections.yaml"
+def load_injections(file: Path = CONFIGS / "health" / "injections.yaml") -> list[Injection]:
+    """The bundled injections. Raises `UserError` with file, line and field."""
     injections = read_yaml(file, InjectionSet, "injections").injections
     check_unique(file, (injection.id for injection in injections), "injections")
     return injections
@@ -100,14 +99,14 @@ def append(dialogue: Dialogue, text: str) -> Dialogue:
     return dialogue.model_copy(update={"turns": (*dialogue.turns[:last], changed, *dialogue.turns[last + 1 :])})
 
 
-def drawn(dialogues: Sequence[Dialogue], languages: Sequence[Language], limit: int | None) -> Iterator[Dialogue]:
-    """The dialogues of these languages in which a supporter answers, at most `limit` per language, in the files' order. A limit
-    draws at random: files are sorted by supporter, so the first dialogues would all be of one. Dialogues that a lost server cut
-    off are left out, since no judge is asked about them."""
+def drawn(dialogues: Sequence[Dialogue], languages: Sequence[Language], limit: int) -> Iterator[Dialogue]:
+    """The dialogues of these languages in which a supporter answers, at most `limit` per language, in the files' order. They
+    are drawn at random: files are sorted by supporter, so the first dialogues would all be of one. Dialogues that a lost server
+    cut off are left out, since no judge is asked about them."""
     answered = group_by((d for d in dialogues if d.exchanges and not d.lost), lambda dialogue: dialogue.language)
     for members in (answered.get(language, []) for language in languages):
-        count = len(members) if limit is None else min(limit, len(members))
-        yield from (members[place] for place in sorted(random.Random(0).sample(range(len(members)), count)))
+        places = random.Random(0).sample(range(len(members)), min(limit, len(members)))
+        yield from (members[place] for place in sorted(places))
 
 
 def probes(dialogues: Sequence[Dialogue], injections: Sequence[Injection], rubric: Rubric, reverse: bool) -> Iterator[Probe]:

@@ -27,8 +27,6 @@ from core.statistics.accuracy import round_half_up
 from core.statistics.bootstrap import LEVEL, SMOOTHED, Floats
 from core.statistics.inference import cluster_error, contributions
 from core.tables import Cell, Estimate, Table
-from evalsuite.report.charts import Chart
-from evalsuite.report.figures import curve, panels
 from evalsuite.report.sheet import Sheet
 from evalsuite.statistics.agreement import Paired
 from evalsuite.statistics.clusters import Clusters
@@ -78,7 +76,7 @@ def cases_of(pairs: Paired, rubric: Rubric, clusters: Clusters) -> dict[tuple[La
     return dict(sorted(cases.items(), key=lambda item: (item[0][0], place(item[0][1]))))
 
 
-def right(cases: Sequence[SelectiveCase]) -> Estimate:
+def right(cases: Iterable[SelectiveCase]) -> Estimate:
     """The share of verdicts, in per cent, that equal the gold score."""
     return share((case.cluster, case.right) for case in cases)
 
@@ -116,24 +114,17 @@ def lower_bound(hits: Floats, counts: Floats) -> float:
     return float(betaincinv(mean * effective, (1 - mean) * effective + 1, 1 - LEVEL))
 
 
-def steps(cases: Sequence[SelectiveCase]) -> Iterator[AcceptThreshold]:
-    """The thresholds to try, with their bounds."""
-    confidences = np.array([case.confidence for case in cases])
-    hits = np.array([case.right for case in cases], dtype=np.float64)
-    clusters = [case.cluster for case in cases]
-    for step in STEPS:
-        least = float(np.sort(confidences)[-max(1, round(step * len(confidences)))])
-        sums, counts = by_card(np.where(confidences >= least, hits, np.nan), clusters)
-        yield AcceptThreshold(least, lower_bound(sums, counts) if np.count_nonzero(counts) > 1 else None)
-
-
 def threshold_for(cases: Sequence[SelectiveCase], accuracy: float) -> AcceptThreshold:
     """The lowest threshold whose verdicts are shown to reach an accuracy (0–1), over all dimensions together."""
-    chosen = SILENT
-    for tried in steps(cases):
-        if tried.bound is None or tried.bound < accuracy:
+    confidences = np.array([case.confidence for case in cases])
+    hits = np.array([case.right for case in cases], dtype=np.float64)
+    clusters, chosen = [case.cluster for case in cases], SILENT
+    for step in STEPS:
+        least = float(np.sort(confidences)[-max(1, round(step * len(confidences)))])
+        bound = lower_bound(*by_card(np.where(confidences >= least, hits, np.nan), clusters))
+        if bound < accuracy:
             break
-        chosen = tried
+        chosen = AcceptThreshold(least, bound)
     return chosen
 
 
@@ -159,29 +150,20 @@ def spoken_verdicts(
 
 
 def with_kept(
-    card: Sheet,
-    cases: Cases,
-    thresholds: Mapping[Language, AcceptThreshold],
-    spoken: Sequence[Spoken],
-    clusters: Clusters,
-    rubric: Rubric,
-    accuracy: float,
+    card: Sheet, cases: Cases, thresholds: Mapping[Language, AcceptThreshold], rubric: Rubric, accuracy: float
 ) -> Sheet:
     """A judge's card, with the verdicts to keep for an `accuracy` (0–1)."""
-    tables = [spoken_table(cases, thresholds, rubric, accuracy), *([kept_table(spoken, rubric, clusters)] if spoken else [])]
-    charts = [_step_chart(language, group) for language, group in by_language(cases).items()]
+    groups = by_language(cases)
     return replace(
         card,
-        findings=[*card.findings, *(_spoken(cases, language, thresholds[language], accuracy) for language in thresholds)],
+        findings=[*card.findings, *(_spoken(groups[code], code, each, accuracy) for code, each in thresholds.items())],
         main=[*card.main, "spoken"],
-        tables=[*card.tables, *tables],
-        charts=[*card.charts, *charts],
+        tables=[*card.tables, spoken_table(cases, thresholds, rubric, accuracy)],
         figures={**card.figures, "accuracy": accuracy, "thresholds": {code: each.least for code, each in thresholds.items()}},
     )
 
 
-def _spoken(cases: Cases, language: Language, threshold: AcceptThreshold, accuracy: float) -> str:
-    every = by_language(cases)[language]
+def _spoken(every: Sequence[SelectiveCase], language: Language, threshold: AcceptThreshold, accuracy: float) -> str:
     kept = [case for case in every if threshold.speaks(case.confidence)]
     name, whole = name_of(language), right(every)
     if threshold.bound is None:
@@ -213,33 +195,3 @@ def spoken_table(cases: Cases, thresholds: Mapping[Language, AcceptThreshold], r
         f"n = verdicts, [{SMOOTHED} over cards, or dialogues without a card]. For dialogues like those of the gold set.",
     )
     return Table.of("spoken", f"Verdicts that are right {100 * accuracy:g} times in 100", rows, notes, AGREEMENT)
-
-
-def kept_table(spoken: Sequence[Spoken], rubric: Rubric, clusters: Clusters) -> Table:
-    """The share of a run's own verdicts that is kept."""
-    rows: list[dict[str, Cell]] = []
-    for (language, dimension), verdicts in group_by(spoken, lambda verdict: (verdict.language, verdict.dimension)).items():
-        kept = share((clusters[verdict.dialogue_id], verdict.value is not None) for verdict in verdicts)
-        rows.append({"language": language, "dimension": dimension_label(rubric, dimension), "kept %": kept})
-    note = f"Calibrated on the whole gold set. n = verdicts, [{SMOOTHED} over cards, or dialogues without a card]."
-    return Table.of("spoken-run", "What of the run's verdicts is kept", rows, [note], AGREEMENT)
-
-
-def _step_chart(language: Language, cases: Sequence[SelectiveCase]) -> Chart:
-    """The accuracy of verdicts by the share of them that is kept, surest first."""
-    points = []
-    for threshold in steps(cases):
-        kept = [case for case in cases if threshold.speaks(case.confidence)]
-        percent, hits = round(100 * len(kept) / len(cases)), right(kept)
-        if hits.mean is not None:
-            points.append((percent, hits, f"of the surest {percent} % {hits.mean:.0f} % are right (n = {hits.n})"))
-    lines = curve("right, of what is kept", 0, points, step=False, band=True)
-    lines = [line if "fill" in line else line | {"hovertemplate": "%{text}<extra></extra>"} for line in lines]
-    axes = {"xaxis": {"title": {"text": "kept, % of verdicts"}}, "yaxis": {"title": {"text": "right, %"}}}
-    return Chart(
-        f"kept-{language}",
-        f"How right the surest verdicts are, {name_of(language)}",
-        "All dimensions together, surest first, with 95 % bands over cards.",
-        "spoken",
-        panels("curves", [name_of(language)], [lines], 1, 260, **axes),
-    )

@@ -72,8 +72,9 @@ def fork(
     resolved = resolve(config, changed, supporters=list(dict.fromkeys([own_model, supporter])), **overrides)
     with open_run(run) as opened:
         resolved = replace(resolved, held=Held.of(opened, None))
-    sides = (_lasting(simulated) for simulated in (made_with.root.get("simulate", {}), RunIdentity(resolved).simulate()))
-    if lines := "; ".join(differing_leaves(*sides)):
+    both = (made_with.root.get("simulate", {}), RunIdentity(resolved).simulate())
+    lasting = ({field: value for field, value in simulated.items() if field not in _GROWS} for simulated in both)
+    if lines := "; ".join(differing_leaves(*lasting)):
         raise UserError(f"--config {config}: differs from the config of {run}: {lines}")
     own = next((spec for spec in resolved.models.supporters if spec.name == source.supporter), None)
     if own is None or isinstance(own, HeldSpec):
@@ -94,15 +95,9 @@ def fork(
 
 def _named(config: Path, overrides: dict[str, Any], settings: Sequence[str], source: Dialogue) -> str:
     """The config's name of the dialogue's supporter, else the supporter's own name."""
-    for name in load_config(config, overrides, settings).supporters:
+    own_name = source.supporter or ""
+    for name in (*load_config(config, overrides, settings).supporters, own_name):
         with suppress(UserError):
-            if load_spec(name).name == source.supporter:
+            if load_spec(name).name == own_name:
                 return name
-    name = source.supporter or ""
-    with suppress(UserError):
-        return load_spec(name).name
-    raise UserError(_WHERE.format(name))
-
-
-def _lasting(simulated: dict[str, Any]) -> dict[str, Any]:
-    return {field: value for field, value in simulated.items() if field not in _GROWS}
+    raise UserError(_WHERE.format(own_name))

@@ -179,7 +179,7 @@ def _keeping(inputs: JudgeCardInput, accuracy: float, out: Path | None) -> tuple
     unsure = Counter(verdict.dialogue_id for verdict in spoken if verdict.value is None)
     by_id = {dialogue.id: dialogue for dialogue in inputs.probed_dialogues}
     left_open = [by_id[id] for id, _ in sorted(unsure.items(), key=lambda item: (-item[1], item[0]))]
-    return with_kept(judge_card(inputs), cases, thresholds, spoken, clusters, inputs.rubric, accuracy), left_open
+    return with_kept(judge_card(inputs), cases, thresholds, inputs.rubric, accuracy), left_open
 
 
 def _of_run(folder: Path, judge: str | None) -> JudgeCardInput:
