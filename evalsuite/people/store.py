@@ -117,7 +117,7 @@ class StudyStore:
             session.add(StudyRow(name=self.name, definition=study.model_dump(mode="json"), organiser=hashed(key)))
             session.flush()
             for item, content in items:
-                fields = {"id": item.id, "language": item.language, "content": content.model_dump(mode="json")}
+                fields: dict[str, Any] = {"id": item.id, "language": item.language, "content": content.model_dump(mode="json")}
                 session.add(ItemRow(study=self.name, **fields))
             for person in (*people, *reviewers):
                 fields = {"code": person.code, "link": hashed(tokens[person.code]), "reviewer": person in reviewers}

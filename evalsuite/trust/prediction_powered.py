@@ -20,26 +20,17 @@ With few labels three things would inflate the error rate; each was measured (te
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from core.errors import UserError
-from core.grouping import group_by
-from core.records import Dialogue, HumanScore, Judgement
-from core.rubrics import Rubric
 from core.statistics.bootstrap import LEVEL, POINTS, UNSEEN, Floats
 from core.statistics.inference import contributions, holds, holm_of, student_p, welch
 from core.tables import Estimate
 from evalsuite.statistics import paired
-from evalsuite.statistics.clusters import card_of
-from evalsuite.statistics.contestants import Contestant, contestants_of
-from evalsuite.statistics.leaderboard import family
-from evalsuite.statistics.people import verdicts_of_people
 
 FEWEST = 5  # scored cards of a supporter: with fewer there is no interval, no test and no rank
 FEWEST_SAVED = 24  # labels of a board: with fewer, the labels saved are overestimated
@@ -200,120 +191,3 @@ def saved(board: Powered, labels: int) -> Estimate:
     # The mean of exp of a normal exceeds exp of its mean by half the variance, which is subtracted.
     mean, low, high = (labels * max(float(np.expm1(end)), 0.0) for end in (ratio - variance / 2, ratio - reach, ratio + reach))
     return Estimate(mean, min(low, mean), high, n)
-
-
-# --- boards -------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SupporterPlace:
-    """A supporter on a board, with averages over dimensions. `labels` counts the dialogues that people scored; `saved` is how
-    many more of them people alone would need for an interval as narrow as that of both."""
-
-    supporter: str
-    rank: tuple[int, int] | None
-    judge: Estimate
-    people: Estimate
-    both: Estimate
-    dimensions: list[Estimate]
-    labels: int
-    saved: Estimate
-
-
-@dataclass(frozen=True)
-class PoweredBoard:
-    """One language and judge: places by falling average, the differences between every two (`Difference.first` and `second` are
-    places), and the mean λ of the dimensions."""
-
-    language: str
-    judge: str
-    places: list[SupporterPlace]
-    differences: list[paired.Difference]
-    tuning: float
-
-
-def powered_boards(
-    dialogues: Sequence[Dialogue],
-    judgements: Sequence[Judgement],
-    rubric: Rubric,
-    scores: Sequence[HumanScore],
-    people_rubric: Rubric,
-    weights: Mapping[str, float] | None = None,
-    floors: Collection[str] = (),
-) -> list[PoweredBoard]:
-    """A board for every language and judge. `weights` maps dialogue → 1 / chance, by default 1; `floors` name supporters that
-    need no model, which have no rank. Raises `UserError` if people did not score a dimension of the judge's rubric."""
-    if lacking := [name for name in rubric.dimensions if name not in people_rubric.dimensions]:
-        raise UserError(f"--people: scores on rubric {people_rubric.name} lack {', '.join(lacking)} of rubric {rubric.name}")
-    named = {dialogue.id: dialogue for dialogue in dialogues}
-    kept = [score for score in scores if score.dimension in rubric.dimensions]
-    places = [list(people_rubric.dimensions).index(name) for name in rubric.dimensions]
-    by_people = contestants_of(dialogues, verdicts_of_people(kept), people_rubric)
-    of_people = {(c.language, c.supporter): {id: row[:, places] for id, row in c.dialogues.items()} for c in by_people}
-    judged = contestants_of(dialogues, judgements, rubric, card_of=lambda dialogue: dialogue.id)
-    boards = []
-    for (language, _), rivals in group_by(judged, lambda contestant: (contestant.language, contestant.scorer)).items():
-        people = [of_people.get((language, rival.supporter), {}) for rival in rivals]
-        if any(people):
-            boards.append(_board(language, rivals, *_scored(rivals, people, named, weights or {}), floors))
-    if not boards:
-        raise UserError("--people: none of the scored dialogues is in these runs")
-    return boards
-
-
-def _scored(
-    rivals: Sequence[Contestant],
-    people_of: Sequence[Mapping[str, Floats]],
-    dialogues: Mapping[str, Dialogue],
-    weights: Mapping[str, float],
-) -> tuple[LabelledScores, list[int], bool]:
-    """Sums by card, the number of each contestant's dialogues that people scored, and whether these have equal weights."""
-    names = sorted({card_of(dialogues[id]) for rival in rivals for id in rival.dialogues})
-    row_of = {name: row for row, name in enumerate(names)}
-    width = next(iter(rivals[0].cards.values())).shape[1]
-    judge, judged, people, judge_labelled, weight = np.zeros((5, len(names), len(rivals), width))
-    labels = [0] * len(rivals)
-    pairs = list(zip(rivals, people_of, strict=True))
-    for column, (rival, of_people) in enumerate(pairs):
-        for id, (points, counts) in rival.dialogues.items():
-            row = row_of[card_of(dialogues[id])]
-            judge[row, column] += points
-            judged[row, column] += counts
-            if id in of_people:
-                sums, people_counts = of_people[id]
-                share = weights.get(id, 1.0) * (counts > 0) * (people_counts > 0)
-                people[row, column] += share * sums
-                judge_labelled[row, column] += share * points
-                weight[row, column] += share
-                labels[column] += bool(share.any())
-    evenly = all(len({weights.get(id, 1.0) for id in scores.keys() & rival.dialogues}) < 2 for rival, scores in pairs)
-    return LabelledScores(judge, judged, people, judge_labelled, weight), labels, evenly
-
-
-def _board(
-    language: str,
-    rivals: Sequence[Contestant],
-    scored: LabelledScores,
-    labels: Sequence[int],
-    evenly: bool,
-    floors: Collection[str],
-) -> PoweredBoard:
-    board = powered(scored, weights=rivals[0].weights)
-    people, both = (estimates(board, side, labels) for side in (board.people, board.both))
-    dialogues = [int(count) for count in scored.judged.sum(axis=0).max(axis=1)]
-    judge = paired.card_estimates(scored.judge, scored.judged, dialogues, design=paired.Design(weights=rivals[0].weights))
-    order = sorted(range(len(rivals)), key=lambda place: -np.nan_to_num(board.both.means[place, -1], nan=-1.0))
-    pairs = list(combinations(order, 2))
-    families = [family(rivals[first], rivals[second], floors) for first, second in pairs]
-    new = {place: row for row, place in enumerate(order)}
-    gaps = differences_of(board, board.both, pairs, families)
-    differences = [replace(gap, first=new[gap.first], second=new[gap.second]) for gap in gaps]
-    models = [row for row, place in enumerate(order) if rivals[place].supporter not in floors]
-    ranks = paired.rank_ranges(differences, len(order), models)
-    places = []
-    for place, rank in zip(order, ranks, strict=True):
-        *dimensions, average = both[place]
-        averages = judge[place][-1], people[place][-1], average
-        more = saved(board, labels[place]) if evenly else Estimate(None, None, None, sum(labels))
-        places.append(SupporterPlace(rivals[place].supporter, rank, *averages, dimensions, labels[place], more))
-    return PoweredBoard(language, rivals[0].scorer.name, places, differences, float(board.tuning.mean()))
