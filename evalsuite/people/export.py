@@ -90,12 +90,7 @@ def _answered(
 
 
 def write_export(store: StudyStore, out: Path, comments: bool) -> dict[str, int]:
-    """Write the study's records into a folder; returns file → rows.
-
-    `dialogues.jsonl`; `scores.jsonl` and `scores.csv` (read by `agree`); `preferences.jsonl` and `choices.csv` (read by `paper
-    pairwise`); `profiles.jsonl` and `moods.csv` if people were asked about themselves; `weights.csv` if dialogues were drawn
-    with weights; `control.csv`: repeated items, attention checks and answers "cannot judge"; `comments.csv` with `comments`.
-    """
+    """Write the study's records (docs/people.md) into a folder; returns file → rows."""
     out.mkdir(parents=True, exist_ok=True)
     written = {"dialogues.jsonl": write_jsonl(out / "dialogues.jsonl", dialogues_of(store))}
     study = store.study()

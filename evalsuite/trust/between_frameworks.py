@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, combinations, product
-from typing import Any
+from itertools import combinations, product
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -259,17 +259,17 @@ def _correlations(x: Floats, y: Floats, weights: Floats) -> Floats:
     return result
 
 
-@dataclass(frozen=True)
-class Association:
+class Association(NamedTuple):
     """The correlation of two dimensions over the same dialogues: as `seen`, `cleared` of the chance of trials (at most 1), and
-    the `reliability` of both sides."""
+    the reliability of both sides."""
 
     seen: Estimate
     cleared: Estimate
-    reliability: tuple[float | None, float | None]
+    first: float | None
+    second: float | None
 
 
-def associations(first: Cells, second: Cells) -> list[list[Association]]:
+def associations(first: Cells, second: Cells) -> list[Association]:
     """The association of every dimension of one side with every one of the other, over the (card, supporter) cells that both
     have; empty for fewer than three. Intervals leave out cards in turn."""
     both = sorted(first.keys() & second.keys())
@@ -280,20 +280,17 @@ def associations(first: Cells, second: Cells) -> list[list[Association]]:
     weights = left_out(len(cards))[:, [cards[card] for card, _ in both]]
     seen = _correlations(x, y, weights)
     trust = [reliabilities([cells[key] for key in both], weights) for cells in (first, second)]
-    product = trust[0][:, :, None] * trust[1][:, None, :]
-    sound = (trust[0][:, :, None] > 0) & (trust[1][:, None, :] > 0)
-    cleared = np.divide(seen, np.sqrt(np.where(sound, product, np.nan)))
+    positive = [np.sqrt(np.where(side > 0, side, np.nan)) for side in trust]
+    cleared = seen / (positive[0][:, :, None] * positive[1][:, None, :])
     own = [[None if np.isnan(part) else float(part) for part in side[0]] for side in trust]
     return [
-        [
-            Association(
-                jackknife(seen[:, i, j], len(both), CORRELATION_FROM),
-                jackknife(cleared[:, i, j], len(both), CORRELATION_FROM, fisher=False),
-                (own[0][i], own[1][j]),
-            )
-            for j in range(y.shape[1])
-        ]
-        for i in range(x.shape[1])
+        Association(
+            jackknife(seen[:, i, j], len(both), CORRELATION_FROM),
+            jackknife(cleared[:, i, j], len(both), CORRELATION_FROM, fisher=False),
+            own[0][i],
+            own[1][j],
+        )
+        for i, j in np.ndindex(seen.shape[1:])
     ]
 
 
@@ -301,8 +298,9 @@ def dimension_table(first: FrameworkScores, second: FrameworkScores, language: L
     """Correlations between the dimensions of two frameworks that judged the same dialogues, as seen and disattenuated; None if
     they share fewer than three cells. Pairs with a constant dimension are counted in a note."""
     (cells, names), (other_cells, other_names) = _cells(first, language), _cells(second, language)
-    labelled = zip(product(names, other_names), chain.from_iterable(associations(cells, other_cells)), strict=False)
-    pairs = [(*labels, pair.seen, pair.cleared, *pair.reliability) for labels, pair in labelled]
+    pairs = [
+        (*names, *pair) for names, pair in zip(product(names, other_names), associations(cells, other_cells), strict=False)
+    ]
     if not pairs:
         return None
     rows = sorted((row for row in pairs if row[2].mean is not None), key=lambda row: -(row[2].mean or 0))

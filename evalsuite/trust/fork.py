@@ -11,16 +11,14 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
 
 from core.errors import UserError
 from core.files import write_jsonl
 from core.records import Dialogue, Judgement, Turn, dialogue_id
 from core.rubrics import Rubric
 from core.specs import EMBEDDED_PREFIX, ModelSpec
-from core.statistics.bootstrap import LEVEL, SMOOTHED, Floats
-from core.statistics.inference import cluster_error, contributions, holds, holm_of, student_p
-from core.tables import Estimate, Table, fmt
+from core.statistics.bootstrap import SMOOTHED
+from core.tables import Table, fmt
 from evalsuite.checks.risk import risk_turns
 from evalsuite.checks.simulator_rules import cheerful
 from evalsuite.dialogues.hold import Plan, Side, Utterance, hold
@@ -159,12 +157,10 @@ def _models(specs: Iterable[ModelSpec]) -> list[ModelSpec]:
 
 
 FORK = "What the reply changed"  # heading of the page
-_SHARES = ("turns with thanks or relief %", "turns that voice danger %", "seeker took leave %")
-AFTER = ("seeker's turns", "characters per turn", *_SHARES)
-UNBOUNDED = 2  # the first so many of these have no scale
+AFTER = ("turns with thanks or relief %", "turns that voice danger %", "seeker took leave %")
 NOTE = (
     "The other reply minus the original one; both are continued with the same seeker and the same supporter, drawn anew. "
-    f"[{SMOOTHED} over draws; of turns and characters, which have no scale, Student's t], n = draws. {paired.HOLDS}."
+    f"[{SMOOTHED} over draws], n = draws. {paired.HOLDS}."
 )
 WHY = (
     "The original reply is continued too, as a control: the dialogue as it was is one draw of many. Compared with it alone, "
@@ -175,13 +171,10 @@ WHY = (
 def seeker_after(dialogue: Dialogue, turn: int) -> list[float]:
     """The figures that `AFTER` names, of the seeker's turns after `turn`; NaN if there are none."""
     later = [line for line in dialogue.turns[turn + 1 :] if line.role == "seeker"]
-    if not later:
-        return [0.0, np.nan, np.nan, np.nan, 0.0]
     danger = sum(risk.turn > turn for risk in risk_turns(dialogue))
     relief = sum(cheerful(line.text) is not None for line in later)
-    share = 100 / len(later)
-    characters = sum(len(line.text.strip()) for line in later) / len(later)
-    return [len(later), characters, share * relief, share * danger, 100.0 * (dialogue.termination == "seeker_ended")]
+    share = 100 / len(later) if later else np.nan
+    return [share * relief, share * danger, 100.0 * (dialogue.termination == "seeker_ended")]
 
 
 def seeker_differences(forked: Forked) -> list[paired.Difference]:
@@ -192,25 +185,8 @@ def seeker_differences(forked: Forked) -> list[paired.Difference]:
     for dialogue in whole:
         side = 0 if dialogue.supporter == forked.changed else 1
         values[draws.index(dialogue.trial), side] = seeker_after(dialogue, forked.turn)
-    shares = np.nan_to_num(values[:, :, UNBOUNDED:]), (~np.isnan(values[:, :, UNBOUNDED:])).astype(float)
-    both = values[~np.isnan(values).any(axis=(1, 2))]
-    rows = [_unbounded(both[:, 0, place], both[:, 1, place]) for place in range(UNBOUNDED)]
-    rows += paired.differences(*shares, [(0, 1)])[:-1]  # an average over these means nothing
-    corrected = holm_of([row.p for row in rows])
-    return [replace(row, dimension=at, holm=p, holds=holds(p)) for at, (row, p) in enumerate(zip(rows, corrected, strict=True))]
-
-
-def _unbounded(first: Floats, second: Floats) -> paired.Difference:
-    """The difference over draws of a figure without a scale: Student's t alone."""
-    gaps = (first - second)[:, None]
-    (mean,), parts, (n,) = contributions(gaps, np.ones_like(gaps))
-    error = cluster_error(parts, n)[0]
-    p = float(student_p(mean, error, n, max(float(np.abs(gaps).max(initial=0)), 1e-9)))
-    half = stdtrit(max(n - 1, 1), (1 + LEVEL) / 2) * error
-    low, high = (float(mean - half), float(mean + half)) if half > 0 else (None, None)
-    means = [float(side.mean()) if n else None for side in (first, second)]
-    cell = Estimate(float(mean) if n else None, low, high, int(n))
-    return paired.Difference(0, 1, None, means[0], means[1], cell, None if np.isnan(p) else p, None, None)
+    # Holm's correction is over these alone: an average over them means nothing.
+    return paired.differences(np.nan_to_num(values), (~np.isnan(values)).astype(float), [(0, 1)])[:-1]
 
 
 def score_differences(forked: Forked, rubric: Rubric) -> list[paired.Difference]:

@@ -27,23 +27,13 @@ from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import clusters_of
 from evalsuite.statistics.contestants import Contestant, contestants_of, stack, weighed
 from evalsuite.statistics.leaderboard import Tally
-from evalsuite.statistics.reply_length import ALL, NOTES, LengthBias, LengthEffect
-from evalsuite.statistics.summary import AVERAGE, Scorer, dimension_at, dimension_label, scorer_of
+from evalsuite.statistics.reply_length import LengthBias
+from evalsuite.statistics.summary import Scorer, dimension_at, dimension_label, scorer_of
 
 # Values of `condition.variant` in the verdicts of a probe.
 NEUTRAL, INJECTED, REVERSED = "neutral", "injected", "reversed"
 AGAIN = "again"  # the same question once more
 FLOOR = "floor "  # followed by its name: the floor's lines in place of the supporter's
-
-
-def length_table(effects: Sequence[LengthEffect], rubric: Rubric) -> Table:
-    """The correlation of scores with the length of replies."""
-    rows = [
-        {"language": effect.language, "judged by": effect.scorer.name, "supporter": effect.supporter or ALL}
-        | {dimension_label(rubric, name): effect.cells[name] for name in (*rubric.dimensions, AVERAGE)}
-        for effect in effects
-    ]
-    return Table.of("health-length", "Score against mean reply length (Spearman's correlation)", rows, NOTES, HEALTH)
 
 
 def bias_table(biases: Sequence[LengthBias]) -> Table:
@@ -275,8 +265,8 @@ def repeat_table(rows: Sequence[Repeated]) -> Table:
     return Table.of("health-repeats", "The same question once more", rows, [note], HEALTH)
 
 
-def injection_tables(effects: Sequence[InjectionEffect], by_kind: Sequence[tuple[Cell, ...]], rubric: Rubric) -> list[Table]:
-    """The effects of the injections, by dimension and by text (rows of `injection_kinds`)."""
+def injection_table(effects: Sequence[InjectionEffect], rubric: Rubric) -> Table:
+    """The effects of the injections by dimension."""
     rows: list[dict[str, Cell]] = []
     for effect in effects:
         label = dimension_label(rubric, effect.dimension)
@@ -291,20 +281,4 @@ def injection_tables(effects: Sequence[InjectionEffect], by_kind: Sequence[tuple
         paired.NOTE,
         "Read %: readable verdicts. An order that only makes a judge unreadable shows there, not in the difference.",
     )
-    heads = ("language", "judged by", "injection", "injected − neutral, average")
-    note = "Few dialogues have each text: look at the intervals."
-    return [
-        Table.of("health-injections", "Replies that order the judge to give the highest score", rows, notes, HEALTH),
-        Table("health-injection-kinds", "Injections one by one", heads, tuple(by_kind), (note,), HEALTH),
-    ]
-
-
-def injection_kinds(tally: Tally) -> Iterator[tuple[Cell, ...]]:
-    """(language, judge, injection, average of injected minus neutral) for each text of the injection set."""
-    for (language, judge), verdicts in _probed(tally, NEUTRAL, INJECTED):
-        by_text = group_by((j for j in verdicts if "injection" in j.condition), lambda j: j.condition["injection"])
-        for name, of_text in sorted(by_text.items()):
-            by_variant = _by_variant(tally, of_text)
-            if len(by_variant) == 2:
-                (effect,) = differences([by_variant[INJECTED], by_variant[NEUTRAL]], [(0, 1)], average_only=True)
-                yield language, judge.name, name, effect.estimate
+    return Table.of("health-injections", "Replies that order the judge to give the highest score", rows, notes, HEALTH)

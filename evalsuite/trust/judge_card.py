@@ -29,7 +29,7 @@ from evalsuite.statistics.judges import calibration, calibration_error, calibrat
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.paired import Difference
 from evalsuite.statistics.people import verdicts_of_people
-from evalsuite.statistics.reply_length import LengthBias, length_biases, length_effects, replies_of
+from evalsuite.statistics.reply_length import LengthBias, length_biases, replies_of
 from evalsuite.statistics.summary import AVERAGE, dimension_label, languages_of
 from evalsuite.trust import health
 
@@ -109,7 +109,6 @@ def judge_card(inputs: JudgeCardInput) -> Sheet:
     golden = verdicts_of_people([score for score in inputs.gold if score.turn is None])
     sides = (contestants_of(inputs.dialogues, verdicts, rubric) for verdicts in (inputs.on_gold, golden))
     lengths = length_biases(*(replies_of(inputs.dialogues, contestants) for contestants in sides))
-    replies = replies_of(probed.dialogues, contestants_of(probed.dialogues, health.as_they_are(inputs.probed), rubric))
     shared = sharings(probed, inputs.config.specs())
 
     def rows_in(rows: Sequence[Any], language: Language) -> list[Any]:
@@ -138,10 +137,9 @@ def judge_card(inputs: JudgeCardInput) -> Sheet:
         calibration_table(bins, labels, note),
         health.floor_table(floors),
         health.bias_table(lengths),
-        health.length_table(length_effects(replies, rubric), rubric),
         sharing_table(shared),
         health.asking_table(shifts, rubric),
-        *health.injection_tables(injections, list(health.injection_kinds(probed)), rubric),
+        health.injection_table(injections, rubric),
         health.repeat_table(repeats),
     ]
     spec = inputs.config.specs()[inputs.judge]
@@ -209,10 +207,9 @@ def _check_tables(checks: Sequence[JudgeCheck]) -> tuple[Table, Table]:
     bold = tuple((i, j) for i, row in enumerate(rows) for j, cell in enumerate(row) if cell == FAULT)
     columns = ("check", *(name_of(language) for language in languages), "what it asks")
     notes = (
-        "Faults are corrected together: there is one where p after Holm's correction over all checks of the card is at most "
-        f"{ALPHA:g}, so a faultless judge gets one on at most 5 cards of 100. p: {TEST} (calibration: wild cluster bootstrap); "
-        "of several tests the smallest, corrected for their number; 1 if the judge errs on the good side. Clusters are cards, "
-        "or dialogues without a card.",
+        f"A fault: p after Holm's correction over all checks of the card is at most {ALPHA:g}, so a faultless judge gets one "
+        f"on at most 5 cards of 100. p: {TEST} (calibration: wild cluster bootstrap), of several tests the smallest, corrected "
+        "for their number; 1 if the judge errs on the good side.",
         "Not shown: neither a fault nor its absence, since the interval contains the required value. No fault found does not "
         "prove that there is none: look at n and at the intervals. Points of 0–100, [95 %].",
     )

@@ -111,22 +111,16 @@ def paper_tables(averages: Mapping[str, Mapping[str, float]], cards: Mapping[str
     """Which differences of ESC-Eval's table 2 its cards could have shown. `averages` maps language → supporter → average of
     0–100; the spread of a card's difference is unpublished, so several are assumed."""
     rows: list[tuple[Cell, ...]] = []
-    worst: list[tuple[Cell, ...]] = []
+    gaps: list[tuple[Cell, ...]] = []
     for language, means in averages.items():
-        pairs = [(a, b, abs(means[a] - means[b])) for a, b in combinations(means, 2)]
+        pairs = [abs(a - b) for a, b in combinations(means.values(), 2)]
         number = cards[language]
         for spread in SPREADS:
             least = [least_shown(spread**2, number, level, power) for level in (ALPHA, ALPHA / len(pairs))]
-            shown = [sum(bound is not None and gap >= bound for _, _, gap in pairs) for bound in least]
+            shown = [sum(bound is not None and gap >= bound for gap in pairs) for bound in least]
             rows.append((language, number, spread, least[0], shown[0], least[1], shown[1], len(pairs)))
-        # Scores of 0–100 with mean m have a variance of at most m (100 − m), and independent differences the sum of two.
-        bound = {name: mean * (100 - mean) for name, mean in means.items()}
-        proven = sum(
-            shown_with(gap, bound[a] + bound[b], number, ALPHA / len(pairs)) >= power for a, b, gap in pairs if gap > 0
-        )
-        gaps = np.sort([gap for _, _, gap in pairs])
-        middle = Estimate(float(np.median(gaps)), float(gaps[0]), float(gaps[-1]), len(gaps))
-        worst.append((language, number, len(pairs), middle, proven))
+        middle = Estimate(float(np.median(pairs)), min(pairs), max(pairs), len(pairs))
+        gaps.append((language, number, len(pairs), middle))
     notes = (
         "With the paper's own design: one dialogue per supporter and card, one score per dimension. Least: the smallest "
         f"difference shown in {100 * power:.0f} of 100 such studies ({TEST}, with an interval that excludes 0) at {ALPHA:g}, "
@@ -137,10 +131,8 @@ def paper_tables(averages: Mapping[str, Mapping[str, float]], cards: Mapping[str
     heads = ("spread of a card's difference", "least", "shown", "least, all pairs", "shown, all pairs", "pairs")
     columns: tuple[str, ...] = ("language", "cards", *heads)
     yield Table("table2-power", "What table 2 of ESC-Eval could show", columns, tuple(rows), notes, PLANNING)
-    title = "Its differences in the average, and those that any spread would show"
-    columns = ("language", "cards", "pairs", "difference: median [least, largest]", "shown at the widest spread")
-    note = "At the widest spread: independent scores at the ends of the scale (variance m (100 − m) for a mean m); corrected."
-    yield Table("table2-gaps", title, columns, tuple(worst), (note,), PLANNING)
+    columns = ("language", "cards", "pairs", "difference: median [least, largest]")
+    yield Table("table2-gaps", "Its differences in the average", columns, tuple(gaps), section=PLANNING)
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------------

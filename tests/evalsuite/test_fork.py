@@ -74,7 +74,7 @@ def test_one_reply_changes_what_comes_after(esc_eval: EscEval, held: Any) -> Non
     scores, seeker = differences("fork-scores"), differences("fork-seeker")
     assert scores["average"][1] == "yes" and 50 < (scores["average"][0] or 0) < 100
     assert seeker["turns with thanks or relief %"] == (100.0, "yes")
-    assert seeker["seeker's turns"] == (0.0, "no")
+    assert seeker["seeker took leave %"] == (0.0, "no")
     page = Path("f/fork.html").read_text()
     assert (
         '<p class="answer">The other reply is better than the original one by ' in page

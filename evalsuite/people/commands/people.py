@@ -107,13 +107,9 @@ def results(
 ) -> None:
     """Show raters' progress, attention checks, repeated items and agreement so far; with --out, write the answers as records.
 
-    `agree` and `leaderboard` read OUT/scores.jsonl, `paper pairwise` preferences.jsonl and choices.csv.
-
-    After a second round, final.jsonl has everybody's final score, accepted.jsonl the means, and scores.jsonl still the first
-    round. With reviewers, accepted.jsonl has the reviewer's score if raters are more than a point apart, else the raters' mean.
-    profiles.jsonl (for `esc-eval run --set profiles=…`) and moods.csv are written if people were asked about themselves,
-    weights.csv if `people suggest` drew the dialogues: `leaderboard --people` weights the scores next to it. control.csv has
-    repeated items, attention checks, reviews and answers "cannot judge", which are not among the scores.
+    `agree` and `leaderboard` read OUT/scores.jsonl, `paper pairwise` preferences.jsonl and choices.csv. accepted.jsonl has the
+    scores after reviews or a second round, whose own scores are in final.jsonl; control.csv has repeated items, attention
+    checks, reviews and answers "cannot judge", which are not among the scores.
     """
     need_people()
     from evalsuite.people.export import write_export
@@ -157,8 +153,8 @@ def backup(
 ) -> None:
     """Back up a study's database to one closed file that only you can read, also while people work; or restore such a file.
 
-    The file is verified before anything changes, and the present database is kept in STUDY/before-restore-N. Those who withdrew
-    since the backup was made are removed from it again. If a restore is interrupted, run it again.
+    The present database is kept in STUDY/before-restore-N. Those who withdrew since the backup was made are removed from it
+    again. If a restore is interrupted, run it again.
     """
     need_people()
     from evalsuite.people import keeping

@@ -28,8 +28,8 @@ from evalsuite.people.assignment import Person, assign, assign_talks
 from evalsuite.people.commands.people import DATABASE, LINK_COLUMNS, LINKS, need_people, opened
 from evalsuite.people.study import (
     Items,
-    StudyDesign,
     Study,
+    StudyDesign,
     Talking,
     compared_items,
     pairs_of_supporters,

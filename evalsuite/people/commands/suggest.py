@@ -63,16 +63,13 @@ def suggest_dialogues(
 ) -> None:
     """Draw the dialogues that people should score to compare two supporters, preferring those of which the judge is unsure.
 
-    Every supporter gets labels, and more if the judge is less sure of it. Give OUT/dialogues.jsonl to `esc-eval people create
-    --dialogues`. OUT/weights.csv next to it has the probability of each draw: the study keeps and exports it, and `esc-eval
-    leaderboard RUN --people EXPORT/scores.jsonl` weights by it, so the board stays unbiased. Have all of them scored, since
-    leaving some out changes the probabilities. A judge is unsure if its probabilities or repeats are spread; without either,
-    all dialogues of a supporter are equally likely. If the spread does not predict the judge's error on the gold set and
-    --people, `--by random` is better, and a warning says so.
+    Give OUT/dialogues.jsonl to `esc-eval people create --dialogues`. OUT/weights.csv next to it has the probability of each
+    draw: the study keeps and exports it, and `leaderboard RUN --people EXPORT/scores.jsonl` weights by it, so the board stays
+    unbiased if all of them are scored. A judge is unsure if its probabilities or repeats are spread. If the spread does not
+    predict its error on the gold set and --people, `--by random` is better, and a warning says so.
 
-    With --people a further round is drawn from dialogues that neither they nor the gold set scored, and the board over both
-    rounds stays unbiased: weights.csv next to the scores has the first draw (without it, a random choice is assumed). If the
-    second round changes these weights, OUT/weights_before.csv has the new ones: put it in place of that weights.csv.
+    With --people a further round is drawn from dialogues that neither they nor the gold set scored. If it changes the weights
+    of the first draw, OUT/weights_before.csv has the new ones: put it in place of the weights.csv next to the scores.
 
     Example: esc-eval people suggest runs/quick --budget 8 --out runs/suggested
     """

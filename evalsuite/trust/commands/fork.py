@@ -54,9 +54,8 @@ def fork(
 ) -> None:
     """Replace one reply of a dialogue and continue to the end N times: what did that reply change?
 
-    The other supporter speaks at that turn only; the seeker and the dialogue's own supporter continue. The original reply is
-    continued equally often, as a control: the dialogue as it was is one draw of many. Writes OUT/fork.html, .json and .md:
-    differences in the scores and in the seeker's later turns with paired tests, and the dialogues as a tree.
+    The other supporter speaks at that turn only. The original reply is continued equally often, as a control. Writes
+    OUT/fork.html, .json and .md: differences in the scores and in the seeker's later turns, and the dialogues as a tree.
 
     Example: esc-eval fork runs/demo --config configs/eval/demo.yaml --dialogue 0123456789abcdef --turn 2 --supporter lecture
     """

@@ -23,7 +23,7 @@ from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
 from evalsuite.runs import shards
 from evalsuite.runs.folder import open_run
-from evalsuite.runs.judgement_sets import JudgementSet, chosen_set
+from evalsuite.runs.judgement_sets import chosen_set
 from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.runs.versions import versions
 from evalsuite.statistics.agreement import in_steps, judgements_in_order, paired
@@ -88,20 +88,14 @@ def judge_card_verb(
 ) -> None:
     """Show how far a judge can be trusted, on one page and as JSON: OUT/judge_card.html, .json and .md.
 
-    The judge scores gold dialogues: is it right more often than the majority class, and are its probabilities calibrated? It
-    scores some of them again with changes: does it rate replies above those of the floors, reward a useless sentence, follow an
-    order to score high, depend on the order of dimensions, repeat its verdict? With --further: does it favour supporters of its
-    own base model? With --dialogues alone, it makes every check except agreement.
+    The judge scores gold dialogues, and some of them again with changes: floors' replies, a useless sentence, an order to score
+    high, another order of dimensions. With --dialogues alone, it makes every check except agreement. A joint judge takes about
+    10 calls for each of the --limit dialogues, and one per gold dialogue.
 
-    For a RUN, the card uses its existing verdicts, without calls. With --accuracy, it also finds the confidence above which
-    verdicts on the gold set are right that often, with a lower bound that holds for 95 of 100 gold sets. OUT/spoken.jsonl has
-    the run's verdicts that are kept, OUT/people_dialogues.jsonl the dialogues left to people, for `people create`.
-
-    A joint judge takes about 10 calls for each of the --limit dialogues, and one per gold dialogue. Examples:
+    For a RUN, the card uses its verdicts, without calls. With --accuracy, OUT/spoken.jsonl has the verdicts that are kept, and
+    OUT/people_dialogues.jsonl the dialogues left to people, for `people create`. Examples:
 
     esc-eval judge-card my-judge@http://127.0.0.1:8000/v1
-
-    esc-eval judge-card embedded-ranker --set method=per_dimension --limit 8 --out runs/judge-card/embedded-ranker
 
     esc-eval judge-card runs/mine --accuracy 0.8 --out runs/unsure
     """
@@ -183,43 +177,32 @@ def _keeping(inputs: JudgeCardInput, accuracy: float, out: Path | None) -> tuple
 
 
 def _of_run(folder: Path, judge: str | None) -> JudgeCardInput:
-    """A judge's records in a run folder: its verdicts on the run's dialogues and gold set, and those of an earlier card."""
+    """A judge's records in a run folder: its verdicts on the run's dialogues and gold set."""
     config = shards.whole(folder)
-    probed = config.probed
-    if config.judged or not probed:
-        chosen = chosen_set(folder, config, judge)
-        stage = config.judged[chosen.stage]
-    else:  # the folder of an earlier card
-        chosen, stage = JudgementSet(folder, probed.judge.name if probed.judge else ""), probed
-        if judge not in (None, chosen.judge):
-            raise UserError(f"--judge {judge}: {folder} holds the card of {chosen.judge}")
+    chosen = chosen_set(folder, config, judge)
+    stage = config.judged[chosen.stage]
 
     def records(name: str, model: type[M]) -> list[M]:
         path = folder / name
         return read_jsonl(path, model, path.stem, allow_empty=True) if path.exists() else []
 
-    card_verdicts = [verdict for verdict in records("health_judgements.jsonl", Judgement) if verdict.judge == chosen.judge]
-    verdicts = chosen.records()
-    dialogues = records("dialogues.jsonl", Dialogue) if verdicts else []
-    dialogues += records("health_dialogues.jsonl", Dialogue) if card_verdicts else []
+    verdicts, dialogues = chosen.records(), records("dialogues.jsonl", Dialogue)
     on_gold = judgements_in_order(chosen.records("gold_judgements.jsonl"), stage.rubric)
-    if not (on_gold or card_verdicts or verdicts):
+    if not (on_gold or verdicts):
         raise UserError(f"{folder}: no verdicts of {chosen.judge}: `esc-eval run --only score` makes them")
-    gold_dialogues = records("gold_dialogues.jsonl", Dialogue) or records("dialogues.jsonl", Dialogue)
-    scores = records("gold_scores.jsonl", HumanScore)
-    unique = list({dialogue.id: dialogue for dialogue in dialogues}.values())
-    read = f"{folder}: {len(unique):,} dialogues" + (f", {len(gold_dialogues):,} of its gold set" if on_gold else "")
+    gold_dialogues = records("gold_dialogues.jsonl", Dialogue) or dialogues
+    read = f"{folder}: {len(dialogues) if verdicts else 0:,} dialogues"
     return JudgeCardInput(
         judge=chosen.judge,
         dialogues=gold_dialogues if on_gold else [],
-        gold=scores if on_gold else [],
+        gold=records("gold_scores.jsonl", HumanScore) if on_gold else [],
         on_gold=on_gold,
-        probed_dialogues=unique,
-        probed=[*verdicts, *card_verdicts],
+        probed_dialogues=dialogues if verdicts else [],
+        probed=verdicts,
         rubric=stage.rubric,
         mode=stage.mode,
         synthetic=bool(on_gold) and config.synthetic_gold,
         config=config,
         versions=read_object(path, "a run's versions") if (path := folder / "versions.json").exists() else {},
-        facts=[("Read", read)],
+        facts=[("Read", read + (f", {len(gold_dialogues):,} of its gold set" if on_gold else ""))],
     )

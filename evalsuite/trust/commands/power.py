@@ -38,8 +38,7 @@ def power(
     difference.
 
     A run with `--set trials=2` or more separates the draw from the card, several judges (`run --judge`) separate the judge,
-    several runs the seeker. All judges of the folders are used. Every pair of models is planned from its own spread (a single
-    model with each floor). Without a run, --against paper plans from ESC-Eval's table 2. --out writes a page with charts.
+    several runs the seeker. Every pair of models is planned from its own spread (a single model with each floor).
 
     Example: esc-eval power runs/mine --difference 3
     """

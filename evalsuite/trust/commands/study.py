@@ -70,14 +70,12 @@ def study(
     """Run ESC-Eval, EmoHarbor and FEEL's panel on the same supporters, and ECDBench if it has data: do they rank supporters
     alike, do their dimensions correlate, and which distinguishes supporters with the fewest calls?
 
-    With RUN folders, it compares finished runs of any benchmarks (VERA-MH, HealthBench, one of your own): a column per
-    benchmark, how far each judge agrees with people, the benchmarks' warnings, and where they disagree.
+    With RUN folders, it compares finished runs of any benchmarks: a column per benchmark, how far each judge agrees with
+    people, the benchmarks' warnings, and where they disagree.
 
-    ESC-Eval plays role cards, EmoHarbor profiles; FEEL's panel (one model as three personas) judges ESC-Eval's dialogues. Each
-    supporter, and the floors, hold two dialogues per card or profile, of five exchanges, at temperature 0.7: change this with
-    --set trials, exchanges, temperature and floors. ECDBench (--data) asks the models among the supporters, without its
-    summaries, which need a judge. The run folders in OUT can be reported and extended like any other. A model without an
-    address is served once for all frameworks. Writes OUT/study.html, .json and .md. Example:
+    Each supporter, and the floors, hold two dialogues per card or profile, of five exchanges, at temperature 0.7: change this
+    with --set trials, exchanges, temperature and floors. The run folders in OUT can be reported and extended like any other.
+    Writes OUT/study.html, .json and .md. Examples:
 
     esc-eval study --supporter a@http://127.0.0.1:8000/v1 --supporter b@http://127.0.0.1:8001/v1
     --model gpt-4.1@https://api.openai.com/v1#OPENAI_API_KEY
