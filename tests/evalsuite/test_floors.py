@@ -51,21 +51,11 @@ def test_the_reference_says_what_the_source_dialogues_supporter_said(esc_eval: E
     (tmp_path / "source.jsonl").write_text(json.dumps(source) + "\n")
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(demo_config(gold=None, languages=["en"], supporters=["reference"])))
     with Endpoint(models=("embedded",)) as endpoint:
-        given = (
-            "run",
-            "--only",
-            "simulate",
-            "--config",
-            "c.yaml",
-            "--set",
-            f"endpoints.embedded={endpoint.url}",
-            "--cards",
-            "cards.jsonl",
-        )
+        given = ("run", "--only", "simulate", "--config", "c.yaml", "--cards", "cards.jsonl")
+        given += ("--set", f"endpoints.embedded={endpoint.url}")
         code, err = esc_eval(*given, "--out", "without")
-        assert (
-            code == 2 and "supporter reference: give the dialogues that the cards were made from: --set references=FILE" in err
-        )
+        told = "supporter reference: give the dialogues that the cards were made from: --set references=FILE"
+        assert code == 2 and told in err
         assert not (tmp_path / "without" / "config.json").exists()
         assert esc_eval(*given, "--set", "references=source.jsonl", "--out", "run") == (0, "")
     (dialogue,) = read_jsonl(tmp_path / "run" / "dialogues.jsonl", Dialogue, "dialogues")

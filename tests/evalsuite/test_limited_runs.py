@@ -22,10 +22,7 @@ from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint, echo
 from tests.evalsuite.test_faults import MODELS, config, one_line, outputs, run_at
 
-
-@pytest.fixture(autouse=True)
-def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalsuite.report.content.report_run", lambda *given: None)
+pytestmark = pytest.mark.usefixtures("no_report")
 
 
 def test_a_run_stops_at_its_limits_and_goes_on_with_larger_ones(esc_eval: EscEval, tmp_path: Path) -> None:
@@ -119,10 +116,9 @@ def test_a_plan_forecasts_the_calls_of_a_run(
         assert esc_eval(*two()) == (0, "")
     of_calls = {row[:2]: row[2] for row in told[-1].rows}
     assert of_calls["total", None] == len(endpoint.requests)
-    asked = Counter(body["model"] for body in endpoint.requests)
-    assert {name: of_calls[role, name] for role, name in [("supporter", "a"), ("judge", "j"), ("seeker", "s")]} == {
-        name: asked[name] for name in "ajs"
-    }
+    requests = Counter(body["model"] for body in endpoint.requests)
+    for role, name in (("supporter", "a"), ("judge", "j"), ("seeker", "s")):
+        assert of_calls[role, name] == requests[name]
     reached = next(note for note in told[-1].notes if note.startswith("max_calls 50"))
     assert (
         "finishes and judges about" in reached and "max_cost 1000 finishes and judges all and the gold set." in told[-1].notes
@@ -183,9 +179,6 @@ def test_a_server_that_is_away_is_waited_for_by_a_run(
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), (" 1.5 h ", 5400), ("30m", 1800), (7, 7)])
 def test_durations_have_a_unit_or_are_seconds(text: object, seconds: float) -> None:
     assert duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "h", "1d", "-1", "1e3", "1h30m"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="expected a duration"):
-        duration(text)
+    for wrong in ("", "h", "1d", "-1", "1e3", "1h30m"):
+        with pytest.raises(ValueError, match="expected a duration"):
+            duration(wrong)

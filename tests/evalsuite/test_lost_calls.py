@@ -21,11 +21,6 @@ from tests.serve.test_client import question, spec
 pytestmark = pytest.mark.usefixtures("no_report")
 
 
-@pytest.fixture
-def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalsuite.report.content.report_run", lambda *given: None)
-
-
 class Poisoned:
     """The seeker on this card says what the judge's server does not get over until it is `well`."""
 

@@ -30,11 +30,6 @@ def bad(body: dict[str, Any], count: int) -> Answer:
     return next((answer for card, answer in BAD.items() if f"({card})" in told), echo(body, count))
 
 
-@pytest.fixture
-def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalsuite.report.content.report_run", lambda *given: None)
-
-
 def reasons(store: Path) -> dict[str, int]:
     with sqlite3.connect(store) as db:
         return dict(db.execute("SELECT reason, count(*) FROM replaced GROUP BY reason"))

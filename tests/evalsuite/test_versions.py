@@ -29,6 +29,7 @@ def named(after: int, then: str) -> Endpoint:
     return Endpoint(behave, models=MODELS)
 
 
+@pytest.mark.usefixtures("no_report")
 def test_a_run_whose_server_changes_its_model_ends_before_that_is_in_a_record(esc_eval: EscEval, tmp_path: Path) -> None:
     config(tmp_path, 4, concurrency=1)
     with named(10**6, "m") as sound:
@@ -84,10 +85,3 @@ def test_the_revision_is_the_checkouts_own_and_says_where_files_differ(tmp_path:
     assert git_revision.__wrapped__(tmp_path) == head
     (tmp_path / "file").write_text("2")
     assert git_revision.__wrapped__(tmp_path) == f"{head}+changes"
-
-
-@pytest.fixture(autouse=True)
-def quiet(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The report takes seconds: only where it is read."""
-    if "told" not in request.node.name:
-        monkeypatch.setattr("evalsuite.report.content.report_run", lambda *given: None)
