@@ -5,51 +5,40 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from core.endpoints import Endpoint as SpecEndpoint
 from core.errors import UserError
 from core.judge_prompts import judge_messages
 from core.prompts import load_pack
 from core.records import Judgement, Turn
 from core.rubrics import Rubric, load_rubric
 from core.scales import NOT_APPLICABLE
-from core.specs import ModelSpec, Sampling, load_spec
+from core.specs import load_spec
 from evalsuite.environment import judged as rewarded
 from evalsuite.judge import words
 from evalsuite.judge.judge import Judge
 from evalsuite.judge.words import AROUND, read
 from serve.answers import Reply
 from serve.client import ChatClient
-from serve.store import CallStore
-from tests.endpoint import Answer, Endpoint, echo
+from tests.endpoint import Answer, echo
+from tests.evalsuite.judging import Behave, ask_judge
 from tests.evalsuite.records import make_dialogue
 from tests.evalsuite.rubrics import RUBRICS, SCORED
 
 METHODS = ("joint", "per_dimension", "json", "bands")
 TREE = RUBRICS["tree"]
 TURNS = (Turn(role="seeker", text="I lost my job."), Turn(role="supporter", text="I am sorry."))
-Behave = Callable[[dict[str, Any], int], Answer]
 
 
 async def asked(
-    tmp_path: Path, behave: Behave, rubric: Rubric, method: str, language: str = "en", constraint: str = "structured_outputs"
+    tmp_path: Path, behave: Behave, rubric: Rubric, method: str, constraint: str = "structured_outputs"
 ) -> tuple[list[Judgement], list[dict[str, Any]]]:
     """The judgements of one dialogue, and what the judge was asked."""
-    with Endpoint(behave, models=("judge",)) as endpoint:
-        address = SpecEndpoint.model_validate({"base_url": endpoint.url, "constraint": constraint})
-        common: dict[str, Any] = {"name": "judge", "about": "", "roles": ("judge",), "languages": ("en", "zh")}
-        spec = ModelSpec(**common, endpoint=address, sampling=Sampling(max_tokens=50))
-        store = CallStore(tmp_path / "calls.sqlite")
-        async with ChatClient(store, backoff_s=0.001, attempts=2) as client:
-            judge = Judge(client, spec, rubric, load_pack("any_rubric"), method)
-            judgements = await judge.score(make_dialogue("d", language=language, turns=TURNS))
-        store.close()
-        return judgements, endpoint.requests
+    talk = make_dialogue("d", turns=TURNS)
+    return await ask_judge(tmp_path, behave, talk, rubric, load_pack("any_rubric"), method, endpoint={"constraint": constraint})
 
 
 def unasked(rubric: Rubric, method: str, pack: str = "any_rubric") -> Judge:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -12,20 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.endpoints import Endpoint as SpecEndpoint
 from core.errors import UserError
 from core.judge_prompts import PromptMethod, paper_transcript, transcript
 from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Turn
 from core.rubrics import load_rubric
-from core.specs import ModelSpec, Sampling, load_spec
+from core.specs import load_spec
 from evalsuite.judge.digits import paper_score
 from evalsuite.judge.judge import CUT, LONGEST, Judge, expectation
 from evalsuite.judge.methods import METHODS, Method, method_of, methods
 from serve.answers import choice_probabilities
-from serve.client import ChatClient
-from serve.store import CallStore
-from tests.endpoint import Answer, Endpoint
+from tests.endpoint import Answer
+from tests.evalsuite.judging import Behave, ask_judge
 
 RUBRIC = load_rubric("esc_eval")
 KEYS = list(RUBRIC.dimensions)
@@ -40,32 +37,12 @@ def dialogue(*texts: str, language: str = "en", termination: str = "max_turns", 
 
 
 async def judged(
-    tmp_path: Path,
-    behave: Callable[[dict[str, Any], int], Answer],
-    method: PromptMethod,
-    subject: Dialogue | None = None,
-    **spec_changes: Any,
+    tmp_path: Path, behave: Behave, method: PromptMethod, subject: Dialogue | None = None, **changes: Any
 ) -> tuple[list[Judgement], list[dict[str, Any]]]:
-    with Endpoint(behave, models=("ranker",)) as endpoint:
-        settings = {"base_url": endpoint.url, "constraint": "structured_outputs"} | spec_changes.pop("endpoint", {})
-        spec = ModelSpec(
-            name="ranker",
-            about="",
-            roles=("judge",),
-            languages=("en", "zh"),
-            endpoint=SpecEndpoint(**settings),
-            sampling=Sampling(max_tokens=50),
-            **spec_changes,
-        )
-        store = CallStore(tmp_path / "calls.sqlite")
-        async with ChatClient(store, backoff_s=0.001, attempts=2) as client:
-            judge = Judge(client, spec, RUBRIC, load_pack("esc_eval"), method)
-            judgements = await judge.score(subject or dialogue())
-        store.close()
-        return judgements, endpoint.requests
+    return await ask_judge(tmp_path, behave, subject or dialogue(), RUBRIC, load_pack("esc_eval"), method, **changes)
 
 
-def digits(text: str, *alternatives: dict[str, float]) -> Callable[[dict[str, Any], int], Answer]:
+def digits(text: str, *alternatives: dict[str, float]) -> Behave:
     """Answers `text`, one token a character, each with the given probabilities."""
     tokens = [
         {"token": c, "logprob": math.log(p[c]), "top_logprobs": [{"token": t, "logprob": math.log(x)} for t, x in p.items()]}
@@ -239,7 +216,7 @@ async def test_a_lost_judge_gives_null_and_is_asked_again_next_time(tmp_path: Pa
 async def test_seven_adapters_are_asked_under_their_own_names(tmp_path: Path) -> None:
     adapters = {"en": {key: f"org/{key}" for key in KEYS}}
     _, requests = await judged(tmp_path, digits("3"), "per_dimension", adapters=adapters)
-    assert [request["model"] for request in requests] == [f"ranker.en.{key}" for key in KEYS]
+    assert [request["model"] for request in requests] == [f"judge.en.{key}" for key in KEYS]
     with pytest.raises(UserError, match="per_dimension"):
         await judged(tmp_path, digits("3"), "joint", adapters=adapters)
 

@@ -20,9 +20,8 @@ from core.specs import ModelSpec, Sampling
 from evalsuite.judge.band_lines import read_bands
 from evalsuite.judge.bands import answer_regex, check_labels
 from evalsuite.judge.judge import Bands, Judge
-from serve.client import ChatClient
-from serve.store import CallStore
-from tests.endpoint import Answer, Endpoint
+from tests.endpoint import Answer
+from tests.evalsuite.judging import ask_judge
 from tests.evalsuite.records import make_dialogue, make_rubric
 
 FEEL = load_rubric("feel")
@@ -102,18 +101,11 @@ def test_labels_that_lines_could_not_be_told_by(label: str) -> None:
 
 
 async def rounds(
-    tmp_path: Path, behave: Any, subject: Dialogue, count: int, **settings: Any
+    tmp_path: Path, behave: Any, subject: Dialogue, count: int, **endpoint: Any
 ) -> tuple[list[Judgement], list[Any]]:
-    with Endpoint(behave, models=("j",)) as endpoint:
-        given = SpecEndpoint(**({"base_url": endpoint.url, "constraint": "structured_outputs"} | settings))
-        warm = Sampling(temperature=0.7, max_tokens=50)
-        spec = ModelSpec(name="j", about="", roles=("judge",), languages=("en", "zh"), endpoint=given, sampling=warm)
-        store = CallStore(tmp_path / "calls.sqlite")
-        async with ChatClient(store, backoff_s=0.001, attempts=2) as client:
-            judge = Judge(client, spec, FEEL, load_pack("feel"), "bands", Bands(count))
-            found = await judge.score(subject)
-        store.close()
-        return found, endpoint.requests
+    judge = (FEEL, load_pack("feel"), "bands", Bands(count))
+    warm = Sampling(temperature=0.7, max_tokens=50)
+    return await ask_judge(tmp_path, behave, subject, *judge, endpoint=endpoint, sampling=warm)
 
 
 def answer(first: float, language: str = "en") -> str:

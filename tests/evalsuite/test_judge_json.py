@@ -13,17 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.endpoints import Constraint
-from core.endpoints import Endpoint as SpecEndpoint
 from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Language, Turn
 from core.rubrics import Rubric, load_rubric
-from core.specs import ModelSpec, Sampling
 from evalsuite.judge.json_answers import answer_regex, read_answer
-from evalsuite.judge.judge import Judge, Shown
+from evalsuite.judge.judge import Shown
 from evalsuite.papers.emoharbor_config import Judging
-from serve.client import ChatClient
-from serve.store import CallStore
-from tests.endpoint import Answer, Endpoint
+from tests.endpoint import Answer
+from tests.evalsuite.judging import ask_judge
 
 RUBRIC = load_rubric("emoharbor")
 KEYS = list(RUBRIC.dimensions)
@@ -58,21 +55,11 @@ async def judged(
         reply = replies[min(count, len(replies)) - 1]
         return Answer(reply) if isinstance(reply, str) else Answer(status=reply)
 
-    with Endpoint(behave, models=("judge",)) as endpoint:
-        place = SpecEndpoint(base_url=endpoint.url, constraint=constraint)
-        spec = ModelSpec(
-            name="judge", about="", roles=("judge",), languages=("en", "zh"), endpoint=place, sampling=Sampling(max_tokens=50)
-        )
-        store = CallStore(tmp_path / "calls.sqlite")
-        async with ChatClient(store, backoff_s=0.001, attempts=1) as client:
-            strategy = shown.get("strategy", "dialogue")
-            seen = Shown(
-                states=strategy == "states", profile=lambda dialogue: PROFILE if strategy != "dialogue" else "", **shown
-            )
-            judge = Judge(client, spec, RUBRIC, load_pack("emoharbor"), "json", shown=seen)
-            judgements = await judge.score(dialogue or talk())
-        store.close()
-        return judgements, endpoint.requests
+    strategy = shown.get("strategy", "dialogue")
+    seen = Shown(states=strategy == "states", profile=lambda dialogue: PROFILE if strategy != "dialogue" else "", **shown)
+    judge = (RUBRIC, load_pack("emoharbor"), "json")
+    given: dict[str, Any] = {"endpoint": {"constraint": constraint}, "attempts": 1, "more": {"shown": seen}}
+    return await ask_judge(tmp_path, behave, dialogue or talk(), *judge, **given)
 
 
 @pytest.mark.parametrize("strategy", ["dialogue", "profile", "states"])
