@@ -1,7 +1,5 @@
 """Debian's Chromium for the report's tests, and how they ask it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files

@@ -7,8 +7,6 @@ Needs numpy and evalica alone. The library's scores are the exponentials of stre
 per cent, of each system against the others met equally often.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -3,8 +3,6 @@
 It needs this module alone. A config names it: `framework: my_package.my_module:WarmLine`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from statistics import mean
 

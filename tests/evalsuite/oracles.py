@@ -1,8 +1,6 @@
 """What statistics are held against: Student's t by scipy and Holm's correction as it is defined, Wilson by statsmodels, the
 smoothed Bayesian bootstrap drawn row by row."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import sqrt
 from statistics import fmean

@@ -7,8 +7,6 @@ Needs numpy and ppi-python alone. The library tells unlabelled data from labelle
 the same estimate at another λ: its λ is ours times unlabelled / all.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small records for tests of statistics."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Rubrics of every shape, as somebody would write them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from core.rubrics import Rubric

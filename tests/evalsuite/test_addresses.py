@@ -1,7 +1,5 @@
 """Models by address: any of them in any role, what is assumed, and one line for what is wrong, with no folder left behind."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

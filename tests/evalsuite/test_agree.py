@@ -1,7 +1,5 @@
 """`esc-eval agree`: files, options, what is drawn whole, and table 4 from human scores and a ranker."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

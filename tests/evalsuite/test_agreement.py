@@ -1,7 +1,5 @@
 """Agreement against scikit-learn, worked examples and properties."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`esc-eval agree --gold`: scores of the shape that FED has, against krippendorff and scikit-learn, without dialogues."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Leaderboards of any records against plain means, ranks against scipy and Holm's definition."""
 
-from __future__ import annotations
-
 from statistics import fmean
 from typing import cast
 

@@ -1,7 +1,5 @@
 """Languages with and without texts of their own, one of them from the right, through everything that takes dialogues."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Iterator

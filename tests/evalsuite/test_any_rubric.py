@@ -1,7 +1,5 @@
 """Rubrics of every shape, judged by every method on a scripted endpoint, and what their runs come to."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Runs on rubrics of every shape, through the command line: report, agreement, a judge's card; figures with oracles."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The Python API: callables as models in every role, run folders as records and frames, beside a running event loop too."""
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import importlib.util

@@ -4,8 +4,6 @@
 reader may also accept what is damaged harmlessly; what it may not do is anything but return or raise a `UserError`.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Bad input through the command line: one clear line on stderr, exit code 2, nothing half-written."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -5,8 +5,6 @@ MINDEVAL_CLONE and ESC_JUDGE_CLONE name clones, PUBLISHED_PYTHON a Python with l
 and langchain-openai below 1: MINDEVAL_CLONE=… PUBLISHED_PYTHON=… pytest -m full tests/evalsuite/test_benchmarks_published.py
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

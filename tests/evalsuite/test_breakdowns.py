@@ -1,7 +1,5 @@
 """Scores by category and by reply length, and what models took: by hand and against scipy."""
 
-from __future__ import annotations
-
 import pytest
 from scipy.stats import spearmanr
 

@@ -1,7 +1,5 @@
 """The stages through the command line, against a scripted endpoint: what is asked, written, resumed and reported."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

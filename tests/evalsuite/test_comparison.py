@@ -1,7 +1,5 @@
 """Runs side by side: what is compared with what, the figures, and the command."""
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import re

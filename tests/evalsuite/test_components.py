@@ -1,7 +1,5 @@
 """Variance components against statsmodels and simulations of known truth; the cards that a difference needs against tests."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path

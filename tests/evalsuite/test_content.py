@@ -1,7 +1,5 @@
 """A run folder's files become the report's tables, charts, ranks and warnings."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`esc-eval agree --correlate`: its options, files and JSON."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

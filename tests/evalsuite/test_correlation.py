@@ -1,7 +1,5 @@
 """Correlations against scipy, a worked example and properties; and which scores they put together."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The dialogue engine with sides that say what the test wants: turns, endings, accounts, secrecy of states, pipelining."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Generator, Sequence
 from functools import partial

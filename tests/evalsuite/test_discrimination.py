@@ -1,7 +1,5 @@
 """How well scores tell models apart: by hand, against scipy, and where nothing can be told."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Trials in which the very same is said are one draw, whatever counts them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

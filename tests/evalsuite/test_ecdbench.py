@@ -1,7 +1,5 @@
 """ECDBench: its registry against the paper's counts, its leaderboard out of its parts, and the command line."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

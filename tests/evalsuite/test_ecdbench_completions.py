@@ -1,7 +1,5 @@
 """Options of one token asked together: the figures of lm-eval's own client, in fewer requests."""
 
-from __future__ import annotations
-
 import json
 import math
 import threading

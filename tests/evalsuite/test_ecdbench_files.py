@@ -1,7 +1,5 @@
 """Publishers' files of ECDBench's datasets → documents: a sample of every dataset, and bad files, each in one line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

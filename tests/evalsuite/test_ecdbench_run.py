@@ -1,7 +1,5 @@
 """`esc-eval paper ecdbench run`: documents → lm-eval → scores, with a scripted model of known answers."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

@@ -1,7 +1,5 @@
 """ECDBench's summaries: a scripted model writes them, a scripted judge scores them, and they count beside other scores."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """EmoHarbor by the command line and its parts: who is asked what and when, endings, states, resume. Models are scripted."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

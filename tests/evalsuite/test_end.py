@@ -1,7 +1,5 @@
 """A run that came to its end is not made again: what it left is compared by hashes, and made again where anything differs."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """FEEL's equations by hand and against scipy; weights on the paper's tables; what is saved and applied."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,8 +1,6 @@
 """ESC-Judge on a miniature of its repository: what the published scripts would send, by a loop of this file's own; choices of
 stages by hand; pairs are asked once, in both orders natively, and a run that is interrupted or grows asks what is missing."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

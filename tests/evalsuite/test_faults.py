@@ -3,8 +3,6 @@
 The mechanisms are tested where they live (tests/serve/test_client.py); here is what they add up to for a whole run.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """A benchmark described only in YAML, added up by hand from items to the total; its weights, gate, gaps, draws and ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """FEEL from end to end on a scripted endpoint: two personas of one model by both methods, resume, and the comparison."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

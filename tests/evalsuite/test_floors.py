@@ -1,7 +1,5 @@
 """Floors: supporters that need no model, beside the models of a run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

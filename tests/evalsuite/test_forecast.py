@@ -1,7 +1,5 @@
 """What a run asks of each model: what the caches of its servers must hold, and how much there is to read and to write."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,8 +1,6 @@
 """A fork against scripted models: a kind reply changes the seeker and the scores, another one does not, and nothing is asked
 twice."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import zlib

@@ -1,7 +1,5 @@
 """The door of a framework: one of somebody else's runs from end to end, by one module and one entry point."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Gates of a run for CI: thresholds and a baseline, as exit code, one line on stderr and JUnit's XML."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """Existing dialogues: scored in any form, grouped by what is known of them, compared before and after."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

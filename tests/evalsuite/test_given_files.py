@@ -1,7 +1,5 @@
 """What agree and a table of ratings take: CSV and JSON lines on both sides, and run folders."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

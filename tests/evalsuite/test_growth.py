@@ -1,7 +1,5 @@
 """Run folders that grow: only what is new is asked, and a grown run is a run made at once, byte for byte."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """The first sentence of a report and the forest plots below it: what they claim is what the differences say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Judge health: length against scipy, shifts and injections by hand, shared bases, and the probe against a scripted judge."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

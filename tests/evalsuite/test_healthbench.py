@@ -1,7 +1,5 @@
 """HealthBench by the command line: what is asked, scores by hand and by the published script, physicians' verdicts, faults."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

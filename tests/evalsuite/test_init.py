@@ -1,7 +1,5 @@
 """`esc-eval init`: what it writes runs as it is, against one address; and a config finds the files beside it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Inspect (inspect_ai), the real one: our runs as its logs, and ESC-Eval held with its models."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

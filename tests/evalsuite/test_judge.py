@@ -1,7 +1,5 @@
 """Judging: prompts, parsing, probabilities, failures. What the judge answers is scripted; real judges are in test_run.py."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Method `bands`: how lines are read, what becomes of sums that are not 1, rounds as calls of their own."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

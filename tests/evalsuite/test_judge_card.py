@@ -1,7 +1,5 @@
 """A judge's card against scripted judges of known faults: the card says so, and says nothing of a judge without them."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

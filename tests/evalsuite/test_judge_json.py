@@ -1,7 +1,5 @@
 """Judging by a JSON answer: what is shown by which strategy, reading, asking again, single turns. The judge is scripted."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

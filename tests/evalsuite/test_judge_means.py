@@ -1,7 +1,5 @@
 """Judges' averages, means over seeds and their tests, and a split's baselines: figures that can be worked out by hand."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whatever a judge's server answers: a parser ends, soon and without an exception, and gives no score that was not said."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

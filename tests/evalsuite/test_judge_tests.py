@@ -1,7 +1,5 @@
 """Tests between judges, against scipy, statsmodels and worked examples."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

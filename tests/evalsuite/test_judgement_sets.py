@@ -1,7 +1,5 @@
 """Several judges on the dialogues of one run: a judgement set each, side by side."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """Several judges: names, table 4, confusion, calibration, the tests between them and `esc-eval agree`, against scipy,
 scikit-learn, statsmodels and worked examples."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ stated.
 A few studies of some kinds here, 500 of every kind in `make test-full`; `python -m tests.bench known-truth` prints the figures.
 """
 
-from __future__ import annotations
-
 from itertools import islice
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Faults that stay with a call, and faults that end a run: what a run makes of them, what the records and the report say, and
 that a healthy endpoint afterwards gives what an undisturbed run gives."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

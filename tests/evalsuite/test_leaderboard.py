@@ -1,7 +1,5 @@
 """Leaderboards, their ranks and groups against hand-worked examples and plain definitions."""
 
-from __future__ import annotations
-
 from statistics import fmean
 from typing import Any, cast
 

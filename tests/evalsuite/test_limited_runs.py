@@ -1,7 +1,5 @@
 """Runs with limits: they stop cleanly, say how they go on, and end as an undisturbed run does."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import partial
 from pathlib import Path

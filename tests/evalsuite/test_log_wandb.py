@@ -1,7 +1,5 @@
 """Tables and charts go to wandb as they are in the report; offline without a key; a clear error without wandb."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """When a run may stop: looks are planned, and their levels keep 5 % over all of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.special import ndtri

@@ -1,7 +1,5 @@
 """What failed does not stand in the way of what would be answered."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """MindEval on a miniature of its repository: what the published scripts would send, by a loop of this file's own, and what they
 make of the answers; experts' scores and agreement against sums by hand and other libraries."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

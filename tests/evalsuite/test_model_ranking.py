@@ -1,7 +1,5 @@
 """Ranks of supporters by metrics against people's (FEEL 4.2): a topic by hand, scipy, ties, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Python with objects of one's own: cards as dicts or frames, dialogues as dicts, a rubric object; results in three lines."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

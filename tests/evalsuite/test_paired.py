@@ -1,7 +1,5 @@
 """Paired differences against scipy and statsmodels, and their own invariants."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

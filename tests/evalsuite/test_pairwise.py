@@ -1,7 +1,5 @@
 """Which seeker is closer to a human: both orders, ties, place, unreadable answers; win rates against hand and scipy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """`esc-eval paper pairwise`: people's choices from a table, against sums by hand, krippendorff, scikit-learn."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

@@ -1,7 +1,5 @@
 """Paper mode against scripts of the published shape: what an endpoint is asked is what they would have sent."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

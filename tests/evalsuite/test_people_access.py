@@ -1,7 +1,5 @@
 """Who may do what on a study's server: links, sessions, forms, headers, sizes and rates."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import time

@@ -1,7 +1,5 @@
 """Who sees what in a study: overlap by design, fair loads, mixes of systems, orders of their own, repeats and checks."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from itertools import combinations
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Studies in Debian's Chromium, as raters and an organiser use them: from the link to the records, on a desktop and a phone."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """People talk to supporters: what is said is kept, failures end nothing, ratings in mid-talk and at the end, records of it."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

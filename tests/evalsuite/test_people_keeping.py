@@ -1,7 +1,5 @@
 """Backing up, restoring and moving a study, and withdrawing from it: killed between any two steps, nothing is mixed or lost."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """EmoHarbor's study with people (appendix I): who takes part, how they feel before and after, and a judge that is shown it."""
 
-from __future__ import annotations
-
 import csv
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Simulated raters with known severities and errors: agreement, the leaderboard and their intervals recover what was put in."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """People's scores where a judge's verdicts stand: leaderboards (table 2), correlations, pairs on one profile."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A study's server over HTTP: what is saved, what is refused, what a killed server keeps. The browser has tests of its own."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import random

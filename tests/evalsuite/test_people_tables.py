@@ -1,7 +1,5 @@
 """Tables of the papers from a study's export, by the documented commands, on answers whose figures are known."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

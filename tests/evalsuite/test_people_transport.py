@@ -1,7 +1,5 @@
 """What reaches a study's server half, from afar or by mistake; and what it leaves of folders that were there."""
 
-from __future__ import annotations
-
 import socket
 import stat
 import threading

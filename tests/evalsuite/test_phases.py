@@ -1,7 +1,5 @@
 """Runs whose models do not fit together: dialogues first, then the judge; and servers that fail at the start."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

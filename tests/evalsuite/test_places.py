@@ -1,7 +1,5 @@
 """Odd places to run in: a locale that cannot write our signs, a judge whose server is lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Judge and people together: coverage where the truth is known, sums by hand, and the verbs."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

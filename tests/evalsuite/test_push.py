@@ -1,7 +1,5 @@
 """`esc-eval push` through the real huggingface_hub, against a hub on loopback; what was pushed is read back by its users."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

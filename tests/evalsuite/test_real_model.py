@@ -1,7 +1,5 @@
 """The main job on a real model: the embedded one in vLLM (fp32, eager, greedy: answers repeat exactly)."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

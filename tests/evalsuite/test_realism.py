@@ -1,7 +1,5 @@
 """Seekers against people: figures by hand, a classifier that can and cannot tell, coverage with known truth, the report."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from statistics import mean
 from typing import Any

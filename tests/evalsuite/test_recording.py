@@ -1,7 +1,5 @@
 """Replays: a run whose answers are all taken from a recorded one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

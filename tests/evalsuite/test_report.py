@@ -1,7 +1,5 @@
 """The report: three files with the same content, nothing in them that runs, and a size that holds for a full benchmark."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

@@ -1,7 +1,5 @@
 """The report in Debian's Chromium: no errors, injected text stays text, filters, keyboard and paper work."""
 
-from __future__ import annotations
-
 import base64
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report on several screens, by keyboard, and as assistive technology finds it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path

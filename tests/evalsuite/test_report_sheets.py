@@ -1,7 +1,5 @@
 """Pages that are no run's report, on several screens and as assistive technology finds them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The papers' tables: what follows from what in them, worked by hand and against scipy and statsmodels."""
 
-from __future__ import annotations
-
 import shutil
 from fractions import Fraction
 from itertools import product

@@ -1,7 +1,5 @@
 """The papers' figures beside ours, and EmoHarbor's tables as numbers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

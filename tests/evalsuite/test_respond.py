@@ -1,7 +1,5 @@
 """Replies on real histories: what is asked, what is recorded, how it resumes, against a scripted endpoint."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Stored bad answers: asked again only by name, the old ones kept; and what `esc-eval status` says of a run."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The risk audit: what the word lists find, what they leave alone, and the counts."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

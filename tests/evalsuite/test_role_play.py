@@ -1,7 +1,5 @@
 """How well seekers are played: rubric and prompts, the seekers compared, a judge who sees the card, and table 1 by hand."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

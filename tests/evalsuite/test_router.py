@@ -1,7 +1,5 @@
 """Two servers of the embedded model behind the real router: what the issue asks to be shown (make test-full)."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

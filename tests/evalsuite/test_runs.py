@@ -1,7 +1,5 @@
 """Run folders: who may use them, and what happens when a config changes."""
 
-from __future__ import annotations
-
 import asyncio
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Dimensions with scales of their own, and rubrics that leave out texts of levels: asked, read, averaged, shown or refused."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Secrets stay secret, nothing is run that was meant to be read, and no name or text reaches out of the run folder."""
 
-from __future__ import annotations
-
 import ast
 import base64
 import gzip

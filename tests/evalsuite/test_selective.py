@@ -1,7 +1,5 @@
 """Accuracy when it speaks: bounds and thresholds by hand, and the queue that a study takes. (Simulated: `truth_judges`.)"""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sharded runs: the parts put together are one run, and what is not all of one run is refused."""
 
-from __future__ import annotations
-
 import json
 import weakref
 from collections import Counter

@@ -1,7 +1,5 @@
 """One board over several runs: which of them compare, on which cards."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a file says is what is read: nothing that looks like a number, a key or a name is taken for another one in silence."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import pkgutil

@@ -1,7 +1,5 @@
 """The simulator audit: lines that each rule must find and lines that it must not, rates by hand, the optional judge."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A week of paid calls in a few minutes: many dialogues, a third of all calls failing, few open files, and signals."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sqlite3

@@ -1,7 +1,5 @@
 """Finished dialogues wait on disk, in a file without a name, until their run ends."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

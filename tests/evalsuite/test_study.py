@@ -1,8 +1,6 @@
 """Frameworks side by side: tau against scipy, reliability and attenuation with known truth, and the verb against scripted
 models."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

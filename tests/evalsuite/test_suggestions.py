@@ -1,7 +1,5 @@
 """Which dialogues people are asked to score (`people suggest`): chances, draws, further rounds and their weights."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

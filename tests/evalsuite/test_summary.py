@@ -1,7 +1,5 @@
 """Statistics of a run against hand-worked examples and scipy."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import cast, get_args
 

@@ -1,8 +1,6 @@
 """Surface features counted by hand, and a classifier that validation chooses."""
 
-from __future__ import annotations
-
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -111,7 +109,7 @@ class Constant:
     def __init__(self, label: int) -> None:
         self.classes_ = [label]
 
-    def fit(self, *_: Any) -> Constant:
+    def fit(self, *_: Any) -> Self:
         return self
 
     def predict(self, rows: Any) -> Any:

@@ -1,7 +1,5 @@
 """When seekers leave: which end counts as what, the curves by hand and against scipy, the tests against scipy."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reference metrics against the libraries called directly, figures worked by hand, and what must hold for any text."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Scores by round and costs of a dialogue: by hand, and slopes against numpy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

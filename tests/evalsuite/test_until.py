@@ -1,7 +1,5 @@
 """`run --until decided`: cards are played until the differences are decided, and the same command asks nothing again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import orjson

@@ -1,7 +1,5 @@
 """A supporter's system prompt, and several prompts or parameters of one model as several supporters."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

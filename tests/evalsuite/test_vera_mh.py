@@ -1,7 +1,5 @@
 """VERA-MH through the command line on a miniature clone: what each side is shown, how it ends, verdicts, figures, the page."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -4,8 +4,6 @@ VERA_MH_CLONE names a clone of SpringCare/VERA-MH (main), VERA_MH_PYTHON a Pytho
 matplotlib and pandas 2: VERA_MH_CLONE=… VERA_MH_PYTHON=… pytest -m full tests/evalsuite/test_vera_mh_published.py
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json

@@ -3,8 +3,6 @@
 It has an environment of its own (`make setup-peers`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

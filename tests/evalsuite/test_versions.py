@@ -1,7 +1,5 @@
 """What a run keeps of who answered and with what it was made."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import subprocess
