@@ -22,8 +22,8 @@ from tests.bench import (
     role_sft,
     scoring,
     simulation,
-    stopping,
     training,
+    truth_looks,
 )
 from tests.bench.figures import OUT, OutOption
 
@@ -47,7 +47,7 @@ for name, part in PARTS.items():
 app.command("false-alarms")(false_alarms.main)
 app.command("coverage")(coverage.main)
 app.command("labels")(labels.main)
-app.command("stopping")(stopping.main)
+app.command("stopping")(truth_looks.main)
 app.command("reward-curve")(reward_curve.main)  # nor this: it has no target, and draws a picture of the documents
 
 

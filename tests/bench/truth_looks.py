@@ -1,16 +1,24 @@
-"""What runs that stop as soon as they are decided claim: false differences, and coverage of the intervals they stop at."""
+"""What runs that stop as soon as they are decided claim: false differences, and coverage of the intervals they stop at.
+
+`python -m tests.bench stopping`: what a decision costs with a fixed number of cards and with `run --until decided`.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Annotated
 
 import numpy as np
+import typer
+from rich.console import Console
 
+from core.files import write_text
 from core.statistics.bootstrap import Floats
-from core.tables import Estimate
+from core.tables import Estimate, Table, to_console, to_markdown
 from evalsuite.statistics import paired
 from evalsuite.statistics.looks import Looks
 from tests.bench.claims import Claim, coverage, false_alarms
+from tests.bench.figures import OUT, OutOption
 from tests.bench.populations import levels
 
 DIMENSIONS = 7
@@ -102,3 +110,35 @@ def claims(studies: int, seed: int) -> Iterator[Claim]:
         for truth, place in ((first, 0), (second, 1)):
             averages = [one.averages[place] for one in runs]
             yield coverage("interval of an average where a run stops", population, 2 * limit, averages, float(truth))
+
+
+CALLS = 2 * (2 * 5 + 1)  # per card: two models, five exchanges, a verdict each
+DESIGNS = {
+    "16 cards": Looks((16,)),
+    "36 cards": Looks((36,)),
+    "until decided, at most 36": Looks.plan([18, 18])[0],
+    "100 cards": Looks((100,)),
+    "until decided, at most 100": Looks.plan([50, 50])[0],
+}
+COSTS = (("middle", 5.0), ("middle", 10.0), ("middle", 25.0), ("high", 5.0), ("high", 10.0))
+
+
+def main(
+    samples: Annotated[int, typer.Option(min=10, help="Runs of each kind.")] = 300,
+    seed: Annotated[int, typer.Option(help="Of all runs.")] = 11,
+    out: OutOption = OUT,
+) -> None:
+    """Cards and calls to a decision, and how often there is one."""
+    rows = []
+    for shape, difference in COSTS:
+        shift = np.array([shift_of(shape, difference), 0.0])
+        for name, looks in DESIGNS.items():
+            rng = np.random.default_rng((seed, looks.cards[-1]))
+            runs = [stopped(draw(shape, rng, looks.cards[-1], 2, shift), looks) for _ in range(samples)]
+            cards, decided = float(np.mean([run.cards for run in runs])), 100 * float(np.mean([run.decided for run in runs]))
+            rows.append((shape, difference, name, cards, round(cards * CALLS), decided))
+    columns = ("scores", "points apart", "design", "cards", "calls", "decided %")
+    note = f"Means of {samples} runs each (seed {seed}). A card is {CALLS} calls: two models, five exchanges, a verdict each."
+    table = Table("stopping", "What a decision costs", columns, tuple(rows), (note,))
+    to_console(table, Console(width=140))
+    write_text(out / "stopping.md", to_markdown(table))

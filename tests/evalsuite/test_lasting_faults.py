@@ -2,9 +2,15 @@
 that a healthy endpoint afterwards gives what an undisturbed run gives."""
 
 import json
+import os
 import re
+import signal
+import sqlite3
+import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +20,7 @@ from core.records import LOST
 from serve.client import ChatClient
 from serve.dialect import PROBE
 from tests.conftest import EscEval
-from tests.endpoint import LASTING, Answer, Endpoint, bomb, echo, error
+from tests.endpoint import FAULTS, LASTING, Answer, Endpoint, Faulty, bomb, echo, error
 from tests.evalsuite.test_faults import MODELS, config, one_line, outputs, run_at
 from tests.processes import started
 
@@ -191,3 +197,68 @@ def test_shards_merged_list_the_failed_calls_of_all_and_add_up_what_was_cut_off(
     failures = json.loads(Path("merged/failures.json").read_text())["simulate"]
     assert {call["dialogue"] for call in failures} == {d["id"] for d in read("merged/dialogues.jsonl") if not d["turns"][1:]}
     assert json.loads(Path("merged/usage.json").read_text())["simulate"]["seeker"]["embedded"]["cut_off"] == {"seeker": 2}
+
+
+# A week of paid calls in a few minutes: many dialogues, a third of all calls failing, few open files, and signals.
+EXCHANGES = 2
+CALLS = 2 * EXCHANGES + 1  # of a dialogue: both sides, and the judge
+FILES = 256  # as many may be open
+SIGNALS = ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 143), (signal.SIGINT, 130))  # in turn, with their exit codes
+
+
+def stored(folder: Path) -> set[tuple[str, str]]:
+    """Each call that the store has, and what was answered."""
+    with closing(sqlite3.connect(folder / "calls.sqlite")) as db:
+        return set(db.execute("SELECT key, json_extract(CAST(reply AS TEXT), '$.text') FROM calls"))
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("dialogues", "every"), [(100, 3.0), (10_000, 20.0)], ids=["100 dialogues", "10,000 dialogues"])
+def test_faults_few_files_and_a_signal_every_so_often_lose_nothing_and_ask_nothing_twice(
+    tmp_path: Path, dialogues: int, every: float
+) -> None:
+    """`every`: seconds from a start to its signal. What was answered, but not stored yet when it came, is asked again."""
+    config(tmp_path, dialogues, exchanges=EXCHANGES)
+    log = tmp_path / "log"
+    limits = ("--set", "call_timeout=5s", "--set", "patience=10m")
+
+    def start(url: str, out: str) -> ForkServerProcess:
+        log.with_suffix(".err").unlink(missing_ok=True)
+        return started(*run_at(url, out), *limits, folder=tmp_path, log=log, files=(FILES, FILES))
+
+    with Endpoint(models=MODELS) as sound:
+        process = start(sound.url, "undisturbed")
+        process.join()
+        assert process.exitcode == 0, log.with_suffix(".err").read_text()
+    # A call has eight tries: of 50,000, about three meet a fault in each, and are asked when the command is typed again.
+    faults, kills, again, began = Faulty(0.3), 0, 0, time.monotonic()
+    with Endpoint(faults, models=MODELS) as endpoint:
+        while True:
+            process = start(endpoint.url, "run")
+            process.join(every if kills < 15 else None)
+            if process.exitcode == 1 and "are missing" in log.with_suffix(".err").read_text() and again < 5:
+                again += 1
+                continue
+            if process.exitcode is not None:
+                break
+            number, code = SIGNALS[kills % len(SIGNALS)]
+            assert process.pid
+            os.kill(process.pid, number)
+            process.join()
+            assert process.exitcode == code, log.with_suffix(".err").read_text()
+            kills += 1
+        assert (process.exitcode, log.with_suffix(".err").read_text()) == (0, "")
+        twice = sum(endpoint.answered.values()) - len(endpoint.answered)
+        # Shown with `pytest -s`: figures for the record.
+        print(
+            f"{dialogues} dialogues, {len(endpoint.answered)} calls answered, {len(endpoint.requests)} requests, "
+            f"{faults.given.total()} faults, {kills} signals, {again} times typed again, {twice} answers lost in them, "
+            f"at most {endpoint.most} at once, {time.monotonic() - began:.0f} s"
+        )
+        assert set(faults.given) == set(FAULTS) or dialogues < 1000
+        assert len(endpoint.answered) == CALLS * dialogues
+        assert twice <= kills * endpoint.most and endpoint.most < FILES
+    assert kills or dialogues < 1000
+    assert outputs(tmp_path / "run") == outputs(tmp_path / "undisturbed")
+    assert stored(tmp_path / "run") == stored(tmp_path / "undisturbed")
