@@ -51,7 +51,7 @@ class Population:
         return float(self.sums.sum() / self.counts.sum())
 
 
-# --- intervals: each takes sums and counts [rows, samples] and the scale's levels, and gives low and high [samples] -----------
+# Each interval takes sums and counts [rows, samples] and the levels of the scale, and gives low and high [samples].
 
 
 def _percentiles(draws: Floats) -> Bounds:
@@ -103,9 +103,6 @@ def coverage(interval: Interval, population: Population, size: int, samples: int
     return Coverage(float(held.mean()), float((high - low).mean()), float((high - low < 1e-9).mean()))
 
 
-# --- populations --------------------------------------------------------------------------------------------------------------
-
-
 def populations(imported: Imported) -> list[Population]:
     """All of a corpus: the scores of each person and judge on each dimension, and differences of two of them."""
     scored: dict[tuple[str, str], dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
@@ -130,9 +127,6 @@ def populations(imported: Imported) -> list[Population]:
 def _plain(kind: str, name: str, values: Iterable[float], levels: Floats) -> Population:
     numbers = np.array(list(values), dtype=np.float64)
     return Population(kind, f"{kind} {name}", numbers, np.ones(len(numbers)), levels)
-
-
-# --- the command --------------------------------------------------------------------------------------------------------------
 
 
 def tabulated(every: Sequence[Population], sizes: Sequence[int], samples: int) -> tuple[Table, Mapping[tuple[str, int], float]]:

@@ -35,9 +35,6 @@ def shown(claim: str, population: str, clusters: int, found: list[bool]) -> Clai
     )
 
 
-# --- the whole card -----------------------------------------------------------------------------------------------------------
-
-
 def faultless(rng: np.random.Generator, cards: int, each: int, probed: int) -> JudgeCardInput:
     """A judge that was asked of `each` dialogues of every card, and of variants of `probed` of them. Gold goes with length."""
     gold = levels("middle", rng, cards, each, len(NAMES))
@@ -87,9 +84,6 @@ def faultless(rng: np.random.Generator, cards: int, each: int, probed: int) -> J
     )
 
 
-# --- calibration --------------------------------------------------------------------------------------------------------------
-
-
 def told(
     rng: np.random.Generator, clusters: int, together: float, low: float, more: float = 0.0
 ) -> list[tuple[Judgement, float]]:
@@ -104,9 +98,6 @@ def told(
             spread = {"1": sure, "0": 1 - sure}
             pairs.append((make_judgement(str(cluster), name, 1, distribution=spread), float(hit)))
     return pairs
-
-
-# --- length -------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -150,9 +141,6 @@ def taken_by_length(rng: np.random.Generator, cards: int, each: int, judge: Read
     """Whether the judge is found to go with length more than gold does."""
     (one,) = length_biases(*replies(rng, cards, each, judge, slope))
     return one.p is not None and one.p <= 0.05 and (one.difference.mean or 0) > 0
-
-
-# --- accuracy when it speaks --------------------------------------------------------------------------------------------------
 
 
 def cases(rng: np.random.Generator, clusters: int, slope: float, base: float, together: float) -> list[SelectiveCase]:

@@ -23,8 +23,6 @@ from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.test_judges import golden, judged
 
-# --- esc-eval agree -------------------------------------------------------------------------------------------------------
-
 
 def ran(*arguments: object) -> Result:
     app = typer.Typer()

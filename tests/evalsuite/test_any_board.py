@@ -14,8 +14,6 @@ from tests.evalsuite.oracles import agrees, corrected, student
 from tests.evalsuite.records import make_dialogue, make_judgement
 from tests.evalsuite.test_leaderboard import RUBRIC, field
 
-# --- any records ----------------------------------------------------------------------------------------------------------
-
 MARK = st.none() | st.integers(0, 4)
 HELD = st.lists(  # of each dialogue: supporter, card, and the verdicts on both dimensions, asked twice or once
     st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.lists(st.tuples(MARK, MARK), min_size=1, max_size=2)),

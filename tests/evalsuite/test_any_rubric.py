@@ -49,9 +49,6 @@ def said(texts: dict[str, str]) -> Behave:
     return lambda body, count: Answer(next(text for key, text in texts.items() if key in body["messages"][-1]["content"]))
 
 
-# --- every method -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", SCORED)
@@ -191,8 +188,6 @@ def test_a_label_that_no_line_could_be_found_by_is_refused(method: str) -> None:
     with pytest.raises(UserError, match=rf"dimensions.asks.label.en: 'Asks: once': method {method} finds a line by its label"):
         unasked(rubric, method)
 
-
-# --- trees ------------------------------------------------------------------------------------------------------------------
 
 SPOKEN, ASKED, HELPLINE = (TREE.questions or {})["spoken"].text["en"], "ask about it", "name a helpline"
 WAYS: dict[str, tuple[dict[str, str], list[float | None]]] = {

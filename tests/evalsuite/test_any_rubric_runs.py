@@ -47,9 +47,6 @@ def by_people(judged: list[Judgement]) -> list[HumanScore]:
     return [HumanScore.model_validate(more | {"value": round(j.value)}) for j, more in scored if j.value is not None]
 
 
-# --- figures ----------------------------------------------------------------------------------------------------------------
-
-
 def test_averages_are_weighted_and_run_from_worst_to_best() -> None:
     """Warmth 10 of 1–10 is 100; pressure 10 is 0 and counts three times: 25."""
     row, notes = row_of(RUBRICS["1-10"], [{"warmth": 10, "pressure": 10}] * 2)
@@ -125,9 +122,6 @@ def test_acc_soft_is_within_one_step_of_the_scale() -> None:
 def test_people_write_scores_or_names_into_sheets(kind: str, text: str, value: float) -> None:
     rubric = RUBRICS[kind]
     assert score_in(text, next(iter(rubric.dimensions)), rubric) == value
-
-
-# --- the command line -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -62,9 +62,6 @@ def judges(endpoint: Endpoint) -> list[str]:
     return [text for text in texts if text.startswith("Compare")]
 
 
-# --- the import -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_the_clone_becomes_roles_criteria_and_prompts(clone: Path) -> None:
     assert "licence: Some Licence (in full: LICENSE)" in imported() and Path("in/LICENSE").is_file()
@@ -93,9 +90,6 @@ def test_a_file_of_another_shape_is_named_and_nothing_is_written(clone: Path, fi
     with pytest.raises(UserError, match=re.escape(message)):
         imported()
     assert not Path("in/rubric.yaml").exists()
-
-
-# --- paper mode is the published scripts ------------------------------------------------------------------------------------
 
 
 def published() -> tuple[set[str], Counter[tuple[str, str]]]:
@@ -155,9 +149,6 @@ def test_paper_mode_sends_and_counts_what_the_published_scripts_do(clone: Path, 
     assert sum(won.values()) == 9 and len({who for _, who in won}) > 1
     usage = json.loads(Path("run/usage.json").read_text())
     assert usage["score"]["judge"]["my-model"]["calls"] == 3 * len(CRITERIA)
-
-
-# --- natively ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -232,9 +223,6 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_asked(
             more = ()
         code, err = esc_eval(*arguments, *more)
         assert code == 2 and message in " ".join(err.split()) and not endpoint.requests
-
-
-# --- verdicts ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

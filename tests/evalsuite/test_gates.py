@@ -120,9 +120,6 @@ def test_any_text_is_xml() -> None:
     assert suite[0].get("name") == "a\ufffd<&>\"' \ufffd 好" and suite[0][0].get("message") == "\ufffd]]>"
 
 
-# --- the commands -----------------------------------------------------------------------------------------------------------
-
-
 def scores(digit: str) -> Any:
     """A server whose judge gives one score to all, and whose supporters say what depends on it."""
 

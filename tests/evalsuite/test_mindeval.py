@@ -66,9 +66,6 @@ def said(body: dict[str, Any], count: int) -> Answer:
     return Answer("<think>\nFirst\n</think>\nRatings\n" + "\n".join(lines[: 4 + draw // 2 % 2]))
 
 
-# --- the import -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_the_clone_becomes_members_prompts_scores_and_peoples_turns(clone: Path) -> None:
     output = imported()
@@ -140,9 +137,6 @@ def test_a_script_of_another_shape_is_named(clone: Path, script: str, old: str, 
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(UserError, match=re.escape(message)):
         imported()
-
-
-# --- paper mode is the published scripts ------------------------------------------------------------------------------------
 
 
 def published(exchanges: int) -> tuple[set[str], list[dict[str, float]]]:
@@ -232,9 +226,6 @@ def test_experts_measure_the_judge_beside_the_score(clone: Path, esc_eval: EscEv
     assert pair["kappa"]["mean"] == pytest.approx(1 - ((a - b) ** 2).mean() / ((a[:, None] - b) ** 2).mean(), abs=1e-6)
 
 
-# --- a clinician's prompt of one's own, members that are not known ----------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_clinician_may_have_a_prompt_of_its_own(clone: Path, esc_eval: EscEval) -> None:
     imported()
@@ -262,9 +253,6 @@ def test_a_dialogue_with_somebody_unknown_is_refused(clone: Path, esc_eval: EscE
     with Endpoint(said) as endpoint:
         code, err = esc_eval(*run_at(endpoint.url, *NO_GOLD, "--only", "score", "--dialogues", "talks.jsonl"))
     assert code == 2 and "the judge needs to know who the member is: its card (who) is not in `cards:`" in " ".join(err.split())
-
-
-# --- figures ----------------------------------------------------------------------------------------------------------------
 
 
 def test_clusters_are_those_of_the_published_test() -> None:

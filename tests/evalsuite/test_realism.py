@@ -46,9 +46,6 @@ def drawn(rng: np.random.Generator, count: int, tilt: float, side: str, lines: i
     return made
 
 
-# --- figures by hand ---------------------------------------------------------------------------------------------------------
-
-
 def test_every_measure_by_hand() -> None:
     side = side_of(
         [talk("a", "I lost my job.", "No. My cat died, too.", "Why me? Thank you so much."), talk("mute", " ")], "en"
@@ -117,9 +114,6 @@ def estimates(table: Table) -> dict[str, tuple[Estimate, ...]]:
     return {str(row[1]): tuple(cell for cell in row[2:] if isinstance(cell, Estimate)) for row in table.rows}
 
 
-# --- the classifier ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_classifier_tells_others_words_and_cannot_tell_the_same() -> None:
     rng = np.random.default_rng(0)
     people, same, other = drawn(rng, 40, 0, "p"), drawn(rng, 40, 0, "s"), drawn(rng, 40, 4, "s")
@@ -140,9 +134,6 @@ def test_lines_of_one_dialogue_are_never_on_both_sides_of_a_fold() -> None:
 def test_too_few_dialogues_have_no_figure() -> None:
     rng = np.random.default_rng(1)
     assert told_apart(drawn(rng, 4, 0, "p"), drawn(rng, 40, 0, "s")).mean is None
-
-
-# --- coverage ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.timeout(900)
@@ -187,9 +178,6 @@ def test_intervals_of_tags_cover_the_true_difference(shares: tuple[float, float]
         gap = [*compared(*sides)][-1][2]
         hits += (gap.low or 0) <= 100 * (shares[1] - shares[0]) <= (gap.high or 0)
     assert hits / studies >= 0.94 - 1.65 * (0.95 * 0.05 / studies) ** 0.5
-
-
-# --- the report --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -48,9 +48,6 @@ def emoharbor() -> Reported:
     return load_reported("emoharbor")
 
 
-# --- beside ours ----------------------------------------------------------------------------------------------------------
-
-
 def leaderboard(language: str = "en", *names: str) -> Table:
     rows = tuple((name, Estimate(70.0, 69.0, 71.0, 9), 1, 50.0) for name in names or ("gpt-4", "my-model", "emollm"))
     columns = ("supporter", "Fluency", "rank", "Skill")
@@ -151,9 +148,6 @@ def test_against() -> None:
         against([], "papers")
 
 
-# --- the verb -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_shares_have_their_n_and_no_interval(paper: Reported) -> None:
     table = as_printed(paper, "4")
@@ -197,9 +191,6 @@ def test_a_table_is_shown_by_names_near_its_number(paper: Reported) -> None:
     shown = CliRunner().invoke(app, ["table", "6"])
     assert shown.exit_code == 0 and "3673" in shown.stdout
     assert isinstance(CliRunner().invoke(app, ["7"]).exception, UserError)
-
-
-# --- EmoHarbor ---------------------------------------------------------------------------------------------------------------
 
 
 def test_all_tables_are_there_and_what_disagrees(emoharbor: Reported) -> None:

@@ -173,9 +173,6 @@ def test_who_plays_the_supporter() -> None:
     assert (finding.turn, finding.detail) == (3, "It sounds like you")
 
 
-# --- rates ------------------------------------------------------------------------------------------------------------------
-
-
 def test_rates_are_per_seeker_and_supporter() -> None:
     def held_by(n: int, supporter: str, text: str) -> Dialogue:
         return lines(text).model_copy(update={"id": f"d{n}", "card_id": f"c{n}", "simulator": "bot", "supporter": supporter})
