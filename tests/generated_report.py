@@ -10,7 +10,6 @@ from core.languages import PAPER_LANGUAGES
 from core.records import Dialogue, HumanScore, Judgement, RoleCard, Termination, Turn, Usage
 from core.rubrics import load_rubric
 from core.tables import Table
-from evalsuite.report.breakdowns import breakdowns
 from evalsuite.report.charts import (
     agreement_charts,
     calibration_charts,
@@ -20,9 +19,12 @@ from evalsuite.report.charts import (
 )
 from evalsuite.report.report import ReportContent
 from evalsuite.statistics.agreement import agreement
+from evalsuite.statistics.breakdowns import by_category
+from evalsuite.statistics.dialogue_costs import model_uses, use_table
 from evalsuite.statistics.judges import calibration, calibration_table, confusion, confusion_tables
 from evalsuite.statistics.leaderboard import Tally, leaderboard, pairwise_differences
-from evalsuite.statistics.summary import AGREEMENT, costs, distributions, terminations
+from evalsuite.statistics.reply_length import length_table, replies_of
+from evalsuite.statistics.summary import AGREEMENT, distributions, terminations
 
 RUBRIC = load_rubric("esc_eval")
 SEEKER = {
@@ -195,25 +197,26 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
     verdicts, gold = gold_set(tally)
     matrices = confusion(verdicts, gold)
     given, ends = distributions(judgements, RUBRIC), terminations(dialogues)
-    broken_down, breakdown_charts = breakdowns(tally, own_cards)
     figures_shown = ("dimension", "ACC"), (("Fluency", 61.0),), (), AGREEMENT
     tables = [
         *leaderboard(tally.boards, RUBRIC),
         *pairwise_differences(tally.boards),
         given,
-        *broken_down,
+        *by_category(tally, own_cards),
+        length_table(replies_of(dialogues, tally.contestants), RUBRIC),
         *(Table(f"agreement_{code}", f"Agreement with gold, {code}", *figures_shown) for code in ("en", "zh")),
         *confusion_tables(matrices, {}),
         calibration_table(calibration(verdicts, gold), {}),
         ends,
-        costs(dialogues, {"ranker": Usage(prompt_tokens=91234, completion_tokens=672, calls=96)}, {"dialogues": 41.25}),
+        use_table(
+            model_uses({"score": {"judge": {"ranker": Usage(calls=96, prompt_tokens=91234)}}}, dialogues, judgements, {})
+        ),
     ]
     figures = {"acc": 0.61, "acc_low": 0.5, "acc_high": 0.71, "acc_soft": 0.93, "majority_acc": 0.42, "majority_acc_soft": 0.88}
     figures |= {"over_majority": 0.19, "over_majority_low": 0.05, "over_majority_high": 0.3, "clusters": 30}
     agreed = {language: {name: figures for name in [*RUBRIC.dimensions, "average"]} for language in ("en", "zh")}
     charts = [
         *distribution_charts(given, RUBRIC),
-        *breakdown_charts,
         *agreement_charts(agreed, RUBRIC, "paper", True),
         *confusion_charts(confusion(verdicts, gold, RUBRIC.scales), RUBRIC, True),
         *calibration_charts(calibration(verdicts, gold), True),

@@ -33,7 +33,7 @@ from evalsuite.report.gates import Gates
 from evalsuite.report.inspect_logs import write_inspect_logs
 from evalsuite.runs import shards
 from evalsuite.runs.folder import open_run
-from evalsuite.statistics.by_field import by_field
+from evalsuite.statistics.breakdowns import by_field
 from evalsuite.statistics.leaderboard import Tally
 
 TAG_FILES = ("judgements.jsonl", "judges/*/judgements.jsonl")

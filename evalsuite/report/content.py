@@ -22,7 +22,6 @@ from core.tables import Table, file_keys, fits, to_console
 from evalsuite.checks import risk, simulator
 from evalsuite.checks.shared_bases import alike, bases
 from evalsuite.report import charts
-from evalsuite.report.breakdowns import breakdowns, cost_charts
 from evalsuite.report.log_wandb import log_report
 from evalsuite.report.report import PLUMBING, ReportContent, write_report
 from evalsuite.report.trajectories import along
@@ -37,6 +36,7 @@ from evalsuite.runs.versions import made_with, prices_in
 from evalsuite.statistics import dialogue_costs, discrimination
 from evalsuite.statistics.agreement import agreement_tables, in_steps, judgements_in_order, noted, step_notes
 from evalsuite.statistics.between_judges import between_judges
+from evalsuite.statistics.breakdowns import by_category
 from evalsuite.statistics.clusters import cards_of, clusters_of, users_of
 from evalsuite.statistics.dialogue_costs import ModelUse, model_uses, use_table
 from evalsuite.statistics.draws import distinct, repeats
@@ -51,11 +51,11 @@ from evalsuite.statistics.judges import (
 )
 from evalsuite.statistics.leaderboard import Tally, leaderboard, pairwise_differences, saturation
 from evalsuite.statistics.looks import Looks
+from evalsuite.statistics.reply_length import length_table, replies_of
 from evalsuite.statistics.summary import (
     AVERAGE,
     COSTS,
     TROUBLE,
-    costs,
     cut_off,
     distributions,
     failed_calls,
@@ -177,9 +177,6 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
     risky = risk.find(dialogues)
     dialogue_means = dialogue_costs.dialogue_costs(dialogues, used, timing)
     failed = failed_calls(run.failures())
-    judged = {
-        f"{model} ({stage.split()[0]})": sums for stage, roles in used.items() for model, sums in roles.get("judge", {}).items()
-    }
     files = {judge.judge: judge.folder / "agreement.json" for judge in judges}
     agreements = {judge: read_object(file, file.name)["agreement"] for judge, file in files.items() if file.exists()}
     synthetic = config.synthetic_gold
@@ -188,7 +185,7 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
     along_tables, along_charts = along(judges, once, may_leave)
     scores_given, endings = distributions(once.verdicts, rubric), terminations(once.dialogues)
     cards = {person.id: framework.card(person) for person in read_people(run.folder)} if framework else {}
-    broken_down, breakdown_charts = breakdowns(once, cards)
+    replies = replies_of(once.dialogues, once.contestants)
     audited = simulator.audit(dialogues, {d.id: cards[d.card_id] for d in dialogues if d.card_id in cards})
     # How well the scores distinguish supporters (EmoHarbor table 2), if there are several.
     several = len({contestant.supporter for contestant in tally.contestants}) > 1
@@ -215,7 +212,8 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
             *between_judges(once.verdicts, rubric),
             *gold_tables,
             scores_given,
-            *broken_down,
+            *by_category(once, cards),
+            *([length_table(replies, rubric)] if replies else []),
             endings,
             *([failed] if failed else []),
             risk.table(
@@ -223,7 +221,6 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
             ),  # the turns are in the transcripts, behind content warnings
             *([simulator.audit_table(audited)] if audited else []),
             *([use_table(uses)] if uses else []),
-            costs(dialogues, judged, seconds),
             *([dialogue_costs.table(dialogue_means)] if dialogue_means else []),
             *(table for table in of_framework if table.section == COSTS),
             *along_tables,
@@ -231,9 +228,7 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
         charts=[
             *charts.distribution_charts(scores_given, rubric),
             *gold_charts,
-            *breakdown_charts,
             *charts.termination_charts(endings),
-            *cost_charts(uses),
             *along_charts,
         ],
         texts=[*prompt_texts(config.simulated.supporters if config.simulated else [])],

@@ -182,14 +182,14 @@ def length_biases(judged: Sequence[Replies], golden: Sequence[Replies]) -> list[
     return biases
 
 
-def average_table(replies: Sequence[Replies], effects: Sequence[LengthEffect]) -> Table:
+def length_table(replies: Sequence[Replies], rubric: Rubric) -> Table:
     """The length of every supporter's replies, and the correlation of its average with length."""
     several = len({part.scorer for part in replies}) > 1
-    by_key = {(part.language, part.scorer, part.supporter): part for part in replies}
+    lengths = {(part.language, part.scorer, part.supporter): part.lengths for part in replies if len(part.lengths)}
     rows: list[dict[str, Cell]] = []
-    for effect in effects:
-        own = by_key.get((effect.language, effect.scorer, effect.supporter or ""))
+    for effect in length_effects(replies, rubric, [AVERAGE]):
+        own = lengths.get((effect.language, effect.scorer, effect.supporter or ""))
         rows.append({"supporter": effect.supporter or ALL, "language": effect.language, **effect.scorer.column(several)})
-        rows[-1]["characters a reply"] = float(own.lengths.mean()) if own and len(own.lengths) else None
+        rows[-1]["characters a reply"] = None if own is None else float(own.mean())
         rows[-1]["Spearman's correlation"] = effect.cells[AVERAGE]
     return Table.of("reply-length", "Average against reply length", rows, NOTES, BREAKDOWNS)

@@ -249,26 +249,6 @@ def failed_calls(failures: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table |
     return Table.of("failures", "Calls that were not answered", rows, [note], TERMINATIONS) if rows else None
 
 
-def costs(dialogues: Sequence[Dialogue], judgement_usage: Mapping[str, Usage], timing: Mapping[str, float]) -> Table:
-    """Calls, tokens, cut-off replies and seconds of the dialogues with each supporter (both sides), of each judge, and in
-    total. `judgement_usage` maps judge → usage. `timing` maps stage → seconds; `total` is shown in the total, every other stage
-    in a row of its own, since stages overlap and need not add up."""
-    groups = sorted(group_by(dialogues, supporter_of).items())
-    parts = {f"dialogues with {name}": [dialogue.usage for dialogue in group if dialogue.usage] for name, group in groups}
-    parts |= {f"judge {name}": [usage] for name, usage in sorted(judgement_usage.items())}
-    parts["total"] = [*chain.from_iterable(parts.values())]
-    fields = ("calls", "prompt_tokens", "completion_tokens", "reasoning_tokens")
-    rows: list[dict[str, Cell]] = []
-    for name, uses in parts.items():
-        used = Usage.total(uses) if uses else None
-        rows.append({"item": name} | {field.replace("_", " "): getattr(used, field, None) for field in fields})
-        rows[-1]["cut off"] = sum(used.cut_off.values()) if used else None
-        rows[-1]["seconds"] = timing.get("total") if name == "total" else None
-    rows += [{"item": f"stage: {name}", "seconds": seconds} for name, seconds in timing.items() if name != "total"]
-    note = "Tokens as servers counted them (completions include reasoning). Cut off: replies that reached their token limit."
-    return Table.of("costs", "Calls, tokens and time", rows, [note], COSTS)
-
-
 def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
     """How often each score was given, per language, scorer and dimension. Unreadable verdicts have a column, as do verdicts
     missing for another reason and those with broken probabilities (which also count under their score), if any.

@@ -59,7 +59,7 @@ def run_at(url: str, out: str = "run") -> tuple[str, ...]:
 def outputs(folder: Path) -> dict[str, bytes]:
     """Every file of a run folder that a second run would make in the same way: no times, no logs, no store, no versions (a
     commit in between changes them)."""
-    timed = {"timing.json", "versions.json", "report.html", "report.json", "report.md", "costs.csv", "dialogue-costs.csv"}
+    timed = {"timing.json", "versions.json", "report.html", "report.json", "report.md", "dialogue-costs.csv"}
     files = (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "logs")
     kept = (path for path in files if path.name not in timed and not path.name.startswith((".", "calls.sqlite")))
     return {str(path.relative_to(folder)): path.read_bytes() for path in kept}

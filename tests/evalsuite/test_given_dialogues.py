@@ -13,7 +13,7 @@ import yaml
 from core.errors import UserError
 from core.records import Dialogue
 from evalsuite.api import score
-from evalsuite.statistics.by_field import by_field
+from evalsuite.statistics.breakdowns import by_field
 from evalsuite.statistics.clusters import users_of
 from evalsuite.statistics.leaderboard import Tally
 from tests.conftest import EscEval

@@ -70,9 +70,6 @@ def left(folder: Path) -> dict[str, Any]:
     report = json.loads((folder / "report.json").read_text())
     del report["generated"], report["timing"]
     report["tables"] = [table for table in report["tables"] if table["key"] != "dialogue-costs"]
-    for table in report["tables"]:
-        if table["key"] == "costs":
-            table["rows"] = [row[:-1] for row in table["rows"] if not row[0].startswith("stage:")]
     return records | tables | {"report.json": report}
 
 

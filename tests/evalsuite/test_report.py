@@ -150,10 +150,10 @@ def test_sections_follow_the_tables_and_charts_stand_with_theirs(tmp_path: Path)
     assert [name for name in shown if name] == [
         *("leaderboard-en.csv", "leaderboard-zh.csv", "differences-en.csv", "differences-zh.csv"),
         *("distributions.csv", "distribution-0", "distribution-1"),
-        *("categories-en.csv", "categories-zh.csv", "reply-length.csv", "reply-length"),
+        *("categories-en.csv", "categories-zh.csv", "reply-length.csv"),
         *("agreement_en.csv", "agreement-en", "agreement_zh.csv", "agreement-zh"),
         *("confusion_en.csv", "confusion-en", "confusion_zh.csv", "confusion-zh", "calibration.csv", "calibration"),
-        *("terminations.csv", "terminations", "costs.csv", "odd.csv"),
+        *("terminations.csv", "terminations", "model-costs.csv", "odd.csv"),
     ]
 
 

@@ -15,7 +15,7 @@ from evalsuite.report.charts import distribution_charts
 from evalsuite.report.headlines import unread
 from evalsuite.statistics.leaderboard import boards_of, leaderboard
 from evalsuite.statistics.paired import over_cards
-from evalsuite.statistics.summary import TROUBLE, costs, cut_off, distributions, failed_calls, terminations
+from evalsuite.statistics.summary import TROUBLE, cut_off, distributions, failed_calls, terminations
 from tests.evalsuite.oracles import smoothed
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
@@ -101,20 +101,6 @@ def test_terminations_say_why_and_who() -> None:
 def test_terminations_of_a_corpus() -> None:
     table = terminations([make_dialogue("a", None)])
     assert table.rows == (("corpus", "en", 1, 1, 0, 0),) and table.columns[3] == "not recorded"
-
-
-def test_costs_add_up() -> None:
-    usage = Usage(prompt_tokens=10, completion_tokens=4, reasoning_tokens=1, calls=2, cut_off={"seeker": 1, "supporter": 2})
-    dialogues = [make_dialogue("a", usage=usage), make_dialogue("b", usage=usage), make_dialogue("c", "imported")]
-    judged = Usage(prompt_tokens=100, completion_tokens=7, calls=1, cut_off={"judge": 1})
-    table = costs(dialogues, {"j": judged}, {"dialogues": 3.5, "total": 5.0})
-    assert table.rows == (
-        ("dialogues with imported", None, None, None, None, None, None),
-        ("dialogues with m", 4, 20, 8, 2, 6, None),
-        ("judge j", 1, 100, 7, 0, 1, None),
-        ("total", 5, 120, 15, 2, 7, 5.0),
-        ("stage: dialogues", None, None, None, None, None, 3.5),
-    )
 
 
 def test_replies_that_were_cut_off_are_counted_by_role() -> None:
@@ -233,8 +219,3 @@ def test_any_ends_and_costs_are_counted_once(
         assert +by_reason == Counter(one.termination or "not recorded" for one in own)
         sides = Counter(one.ended_by for one in own)
         assert (shown["ended by seeker"], shown["ended by supporter"]) == (sides["seeker"], sides["supporter"])
-    rows = {str(row[0]): row[1:4] for row in costs(dialogues, {}, {}).rows}
-    for name, spent in (("total", ends), *((f"dialogues with {s}", [e for e in ends if e[0] == s]) for s in "mn")):
-        counted = [used for *_, used in spent if used]
-        if spent or name == "total":
-            assert rows[name] == (tuple(map(sum, zip(*counted, strict=True))) if counted else (None,) * 3), "unknown is no 0"

@@ -1,19 +1,55 @@
-"""Scores by a field of the dialogues (a version, a week, a country), and the difference where the field has two values."""
+"""Scores by category of the seekers' problems, and by a field of the dialogues (a version, a week, a country)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
 
 from core.errors import UserError, near
 from core.grouping import group_by
 from core.names import in_order
-from core.tables import Cell, Table
+from core.records import RoleCard
+from core.statistics.bootstrap import SMOOTHED
+from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
-from evalsuite.statistics.clusters import row_key
+from evalsuite.statistics.clusters import card_of, row_key
 from evalsuite.statistics.contestants import contestants_of, design_of, pooled, stack
 from evalsuite.statistics.leaderboard import Tally, cells_of, score_cells, score_notes
-from evalsuite.statistics.summary import BREAKDOWNS, dimension_at, dimension_label, supporter_of
+from evalsuite.statistics.summary import BREAKDOWNS, Scorer, dimension_at, dimension_label, supporter_of
+
+NONE = "no category"
+
+
+def by_category(tally: Tally, cards: Mapping[str, RoleCard]) -> Iterator[Table]:
+    """One table per language: supporters by falling average × top level of the cards' category, `NONE` last; none if no card
+    has a category. Intervals are over a category's cards."""
+    category_of: dict[str, str] = {}
+    for dialogue in tally.dialogues:
+        card = cards.get(dialogue.card_id or dialogue.profile_id or "")
+        category_of[card_of(dialogue)] = card.category[0] if card and card.category else NONE
+    if not {*category_of.values()} - {NONE}:
+        return
+    categories = sorted({*category_of.values()}, key=lambda name: (name == NONE, name))
+    for language, boards in group_by(tally.boards, lambda board: board.language).items():
+        cells: dict[tuple[str, Scorer, str], Estimate] = {}
+        for category, board in product(categories, boards):
+            rivals = []
+            for rival in board.contestants:
+                if own := {card: row for card, row in rival.cards.items() if category_of[card] == category}:
+                    rivals.append(replace(rival, cards=own, readable=Counter({card: rival.readable[card] for card in own})))
+            for block in cells_of(rivals, tally.rubric) if rivals else ():
+                cells[category, board.scorer, block[-1].supporter] = block[-1].estimate
+        shown = dict.fromkeys(category for category, *_ in cells)
+        rows: list[dict[str, Cell]] = []
+        for board in boards:
+            for name in (board.contestants[place].supporter for place in board.order):
+                rows.append({"supporter": name, **board.scorer.column(len(boards) > 1)})
+                rows[-1] |= {category: cells.get((category, board.scorer, name)) for category in shown}
+        note = f"Mean on 0–100, [{SMOOTHED} over cards], n = dialogues with a readable verdict. Categories are not tested."
+        yield Table.of(f"categories-{language}", f"Average by category of the role card, {language}", rows, [note], BREAKDOWNS)
 
 
 def by_field(tally: Tally, field: str) -> Iterator[Table]:
