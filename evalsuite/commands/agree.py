@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -192,11 +193,11 @@ def agree(
     result, tables = judge_figures(judges, scores, settings)
     if chosen:
         result["surface"] = chosen
-    tables = replace(tables, first=against(tables.first, versus), judges=against(tables.judges, versus))
+    tables = tables._replace(first=against(tables.first, versus), judges=against(tables.judges, versus))
     if out is not None:
         write_text(out / "table4.md", "\n".join(map(to_markdown, (*tables.first, *tables.tests, *tables.judges))))
     printed = [*(tables.first if len(judges) > 1 else ()), *tables.tests, *tables.judges]
-    deliver("agreement", result, tables.all(), out, as_json, printed)
+    deliver("agreement", result, [*chain.from_iterable(tables)], out, as_json, printed)
 
 
 def _seconds(paths: Sequence[Path]) -> dict[tuple[str, str], float]:

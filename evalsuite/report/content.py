@@ -299,11 +299,11 @@ def _gold(
         of_all = (
             charts.agreement_charts(a, rubric, mode, synthetic, who, f"agreement_{keys[who]}") for who, a in agreements.items()
         )
-        return of_judges.all(), [*chain.from_iterable(of_all)]
+        return [*chain.from_iterable(of_judges)], [*chain.from_iterable(of_all)]
     agreement = next(iter(agreements.values()), {})
     matrices = confusion(judgements, scores, rubric.scales)
     bins = calibration(*in_steps(judgements, scores, rubric), clusters)
-    tables = [noted(table, step_notes(rubric)) for table in agreement_tables(agreement, mode, labels, note)]
+    tables = noted(agreement_tables(agreement, mode, labels, note), step_notes(rubric))
     tables += confusion_tables(matrices, labels, note, rubric=rubric)
     tables += [calibration_table(bins, labels, note)] if bins else []
     drawn = charts.agreement_charts(agreement, rubric, mode, synthetic), charts.confusion_charts(matrices, rubric, synthetic)

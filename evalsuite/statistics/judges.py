@@ -1,4 +1,4 @@
-"""Several judges on the same items: table 4 of ESC-Eval, confusion matrices, calibration (for tests see `judge_tests`).
+"""Several judges on the same items: table 4 of ESC-Eval, confusion matrices, calibration (for tests see `judge_figures`).
 
 Verdicts are of one judge if they have the same judge, rubric, method and condition. One file may hold several judges.
 """
@@ -21,8 +21,19 @@ from core.rubrics import Rubric, Scale
 from core.statistics.accuracy import majority, probability_rows, round_half_up, sureness
 from core.statistics.bootstrap import RESAMPLES, SEED, SHARES, SMOOTHED, Floats, estimate, smoothed_means
 from core.tables import Cell, Estimate, Table, per_cent
-from evalsuite.statistics.agreement import agreement, item_of, mean_gold, paired, refuse_partnerless, shown, unreadable
-from evalsuite.statistics.agreement_intervals import Dimensions, Pair, columns_of, drawn_units
+from evalsuite.statistics.agreement import (
+    Dimensions,
+    Pair,
+    agreement,
+    columns_of,
+    drawn_units,
+    item_of,
+    mean_gold,
+    paired,
+    refuse_partnerless,
+    shown,
+    unreadable,
+)
 from evalsuite.statistics.clusters import DIALOGUES, Clusters
 from evalsuite.statistics.summary import AGREEMENT, AVERAGE, counted_note, scorer_of
 

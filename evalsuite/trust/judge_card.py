@@ -21,8 +21,7 @@ from evalsuite.report.charts import SYNTHETIC_GOLD, calibration_charts
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
 from evalsuite.runs.run_config import RunConfig
-from evalsuite.statistics.agreement import agreement, agreement_tables, in_steps, paired
-from evalsuite.statistics.agreement_intervals import Dimensions, drawn_units, hit_counts
+from evalsuite.statistics.agreement import Dimensions, agreement, agreement_tables, drawn_units, hit_counts, in_steps, paired
 from evalsuite.statistics.clusters import Clusters, clusters_of
 from evalsuite.statistics.contestants import contestants_of
 from evalsuite.statistics.judges import calibration, calibration_error, calibration_table

@@ -17,7 +17,7 @@ from core.tables import Estimate
 from evalsuite.report.headlines import doubt
 from evalsuite.statistics.agreement import agreement
 from evalsuite.statistics.clusters import Clusters
-from evalsuite.statistics.judge_tests import beaten, compare
+from evalsuite.statistics.judge_figures import beaten, compare
 from evalsuite.statistics.summary import AVERAGE
 from tests.bench.claims import Claim, coverage, false_alarms
 from tests.bench.populations import judged, levels

@@ -21,8 +21,7 @@ from core.statistics.reliability import KAPPA_FROM, jackknife
 from core.tables import Estimate, fmt
 from data_prep.scores.human import read_gold
 from evalsuite.commands.verdicts import read_judgements
-from evalsuite.statistics.agreement import agreement, agreement_tables
-from evalsuite.statistics.agreement_intervals import RANK_FROM
+from evalsuite.statistics.agreement import RANK_FROM, agreement, agreement_tables
 from evalsuite.statistics.clusters import Clusters, cluster_key, clusters_of
 from tests.evalsuite.oracles import smoothed
 

@@ -17,7 +17,7 @@ from core.rubrics import Scale
 from core.tables import Table, file_keys, fmt
 from evalsuite.statistics.agreement import agreement
 from evalsuite.statistics.clusters import Clusters
-from evalsuite.statistics.judge_tests import beaten, compare
+from evalsuite.statistics.judge_figures import beaten, compare
 from evalsuite.statistics.judges import (
     POOLED,
     against_gold,
