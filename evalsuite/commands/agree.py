@@ -18,7 +18,7 @@ from core.options import choice, console
 from core.paths import MaybeFiles, MaybeName, Reads
 from core.records import HumanScore, Judgement
 from core.rubrics import Rubric, known_rubric
-from core.tables import to_markdown
+from core.tables import json_record, to_markdown
 from data_prep.scores.annotator_agreement import agreement, agreement_table, pair_table
 from data_prep.scores.human import RubricCheck, gold_scores_of, of_annotators, read_dialogues
 from evalsuite.commands.options import AgainstOption, AnnotatorOption, ClusterOption, GoldOption, out_tables
@@ -299,4 +299,4 @@ def _correlate(
     for line in left_out:
         say(f"left out: {line}", err=True)
     tables = against([*correlation_tables(rows), *alignment_tables(rows)], versus)
-    deliver("correlation", {"correlation": [row.row() for row in rows]}, tables, out, as_json)
+    deliver("correlation", {"correlation": [json_record(row, "scorer", "estimate") for row in rows]}, tables, out, as_json)

@@ -28,12 +28,10 @@ Key = tuple[Language, Scorer, str]  # language, scorer, supporter
 class Contestant:
     """One supporter as one scorer sees it, in one language or in several (`POOLED`): its scores (0–100) card by card.
 
-    `cards` maps card → two rows [2, dimensions]: the sum of its dialogues' means, and how many dialogues have one. `readable`
-    counts its dialogues with any readable verdict; `asked` and `read` count verdicts by dimension, and all under `average`.
-    `weights` [dimensions] are those of the average, None if all dimensions count the same; `levels` are set where scores may be
-    below 0. `texts` maps card → the texts of its dialogues. `dialogues` maps dialogue id → the rows that `cards` sums; empty
-    for `POOLED`.
-    """
+    `cards` maps card → two rows [2, dimensions]: the sum of its dialogues' means, and how many dialogues have one; `dialogues`
+    maps dialogue id → the rows that these sum (empty for `POOLED`), `texts` card → the texts of its dialogues. `readable`
+    counts a card's dialogues with any readable verdict; `asked` and `read` count verdicts by dimension, and all under
+    `average`. `weights` and `levels` are those of `paired.Design`."""
 
     language: Language
     scorer: Scorer
@@ -66,9 +64,8 @@ def contestants_of(
 ) -> list[Contestant]:
     """Every language × scorer × supporter with its scores, in that order (English first).
 
-    A dialogue's repeats and turns are averaged first, so that each dialogue counts once; trials with identical texts (at
-    temperature 0) are one dialogue. Scores are mapped to 0 (worst) to 100 (best) of their dimension's scale. `value` selects
-    verdicts or their expectations (from token probabilities).
+    A dialogue's repeats and turns are averaged first; trials with identical texts are one dialogue. Scores are mapped to 0
+    (worst) to 100 (best) of their dimension's scale. `value` selects verdicts or their expectations (from probabilities).
     Raises `UserError` for a judgement of a dialogue that is not among `dialogues`, or one that does not fit the rubric.
     """
     by_id = {dialogue.id: dialogue for dialogue in dialogues}

@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -46,18 +46,16 @@ class Unit(NamedTuple):
 
 Names = dict[str, Callable[["Correlation"], str]]  # heading → the cell of a correlation
 Values = dict[str, dict[Unit, float]]  # dimension → unit → score
+PlaceOf = Callable[[Judgement | HumanScore], tuple[Language, Unit]]
 Side = tuple[Language, Scorer, str]  # a judge on one rubric in one language
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """Which scores are paired.
-
-    `by` dialogue: those on the same dialogue. `by` system: those on the same sample and system, even on different dialogues;
-    people and a simulated seeker talk to a supporter in separate dialogues. `sample` card: a dialogue's card, else its profile,
-    else its source id, else the dialogue itself. `sample` source: its source id, which a dialogue simulated on a card shares
-    with the text that the card was made from.
-    """
+    """Which scores are paired: `by` dialogue those on the same dialogue, `by` system those on the same sample and system
+    (people and a simulated seeker talk to a supporter in separate dialogues). `sample` card is a dialogue's card, else its
+    profile, its source id or the dialogue itself; `sample` source its source id, which is also that of a card made from the
+    same text."""
 
     by: PairBy = "dialogue"
     sample: SampleBy = "card"
@@ -75,9 +73,9 @@ class Pairing:
 class Correlation:
     """One coefficient, −1 to 1, of a judge's dimension with a human one.
 
-    `estimate.n` counts the samples in which it is defined (sample level) or units (dataset level). `pairs` counts units with
-    both scores, `samples` their samples, `undefined` the samples without a coefficient (sample level), `left_out` the resamples
-    without one, and `unread` the verdicts on the dimension without a usable score (unreadable, or no expected score).
+    `estimate.n` counts the samples in which it is defined (sample level) or units (dataset level), `pairs` the units with both
+    scores, `samples` their samples, `undefined` samples and `left_out` resamples without a coefficient, and `unread` the
+    verdicts on the dimension without a usable score.
     """
 
     language: Language
@@ -95,11 +93,6 @@ class Correlation:
     left_out: int
     unread: int
 
-    def row(self) -> dict[str, Any]:
-        """A flat JSON object, with the estimate as value, low, high and n."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("scorer", "estimate")}
-        return self.scorer.record() | fields | self.estimate.record()
-
 
 def correlations(
     judgements: Sequence[Judgement],
@@ -110,18 +103,30 @@ def correlations(
     levels: Sequence[Level] = LEVELS,
     rubrics: Mapping[str, Rubric] = {},
 ) -> tuple[list[Correlation], list[str]]:
-    """Every dimension of every judge with every dimension of every rubric that people scored, within a language; and sentences
-    on what was left out: judges, with reasons, and the number of human scores without a verdict.
+    """Every dimension of every judge (in the order of `judgements`) with every dimension of every rubric that people scored,
+    within a language; and sentences on what was left out: judges that share no unit with people, and human scores without a
+    verdict.
 
-    Judges (judge, method, condition, rubric) come in the order of `judgements`. A judgement's condition `supporter`, if it has
-    one, names the system. In each language, judges that share no unit with people are left out. Without `dialogues`, the
-    language is the record's own, and `pairing` must be by dialogue. `rubrics`, by name, give the scales of dimensions where
-    these differ.
+    A judgement's condition `supporter`, if it has one, names the system. Without `dialogues`, the language is the record's own,
+    and `pairing` must be by dialogue. `rubrics`, by name, give the scales of dimensions where these differ.
     Raises `UserError` for scores of unknown dialogues, and if no judge shares a unit with people.
     """
-    places = _Places(pairing, None if dialogues is None else {dialogue.id: dialogue for dialogue in dialogues})
-    judged, unread = _judged(judgements, places, value)
-    golden = _golden(gold, places)
+    by_id = None if dialogues is None else {dialogue.id: dialogue for dialogue in dialogues}
+
+    def place_of(record: Judgement | HumanScore) -> tuple[Language, Unit]:
+        if isinstance(record, Judgement):
+            where, system = f"judgement by {record.judge}", record.condition.get("supporter")
+        else:
+            where, system = f"score by {record.annotator}", None
+        if by_id is not None:
+            dialogue = known_dialogue(by_id, record.dialogue_id, where)
+            return dialogue.language, pairing.unit(dialogue, system)
+        if system is not None:
+            raise UserError(f"{where}: condition.supporter: only dialogues name the systems people scored: give --dialogues")
+        return record.language, Unit(record.dialogue_id, "", record.dialogue_id)
+
+    judged, unread = _judged(judgements, place_of, value)
+    golden = _golden(gold, place_of)
     result: list[Correlation] = []
     omissions: list[str] = []
     for (language, scorer, rubric), verdicts in judged.items():
@@ -144,32 +149,12 @@ def correlations(
     if omissions and not result:
         raise UserError(omissions[0])
     with_verdict = {(language, unit) for (language, *_), verdicts in judged.items() for unit in _units(verdicts)}
-    if partnerless := sum(places.of(score) not in with_verdict for score in gold):
+    if partnerless := sum(place_of(score) not in with_verdict for score in gold):
         omissions.append(f"{partnerless} of {len(gold)} gold scores, which no judge has a verdict for")
     return result, omissions
 
 
 # --- both sides -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Places:
-    """Finds the language and unit that a record is about."""
-
-    pairing: Pairing
-    dialogues: Mapping[str, Dialogue] | None
-
-    def of(self, record: Judgement | HumanScore) -> tuple[Language, Unit]:
-        if isinstance(record, Judgement):
-            where, system = f"judgement by {record.judge}", record.condition.get("supporter")
-        else:
-            where, system = f"score by {record.annotator}", None
-        if self.dialogues is not None:
-            dialogue = known_dialogue(self.dialogues, record.dialogue_id, where)
-            return dialogue.language, self.pairing.unit(dialogue, system)
-        if system is not None:
-            raise UserError(f"{where}: condition.supporter: only dialogues name the systems people scored: give --dialogues")
-        return record.language, Unit(record.dialogue_id, "", record.dialogue_id)
 
 
 def known_dialogue(dialogues: Mapping[str, Dialogue], id: str, where: str) -> Dialogue:
@@ -180,14 +165,14 @@ def known_dialogue(dialogues: Mapping[str, Dialogue], id: str, where: str) -> Di
 
 
 def _judged(
-    judgements: Sequence[Judgement], places: _Places, value: Value
+    judgements: Sequence[Judgement], place_of: PlaceOf, value: Value
 ) -> tuple[dict[Side, Values], Counter[tuple[object, ...]]]:
     """Every judge's scores, and the number of verdicts per side and dimension without a usable score."""
     sides: dict[Side, Values] = {}
     unread: Counter[tuple[object, ...]] = Counter()
     scores: list[tuple[tuple[Side, str, str, Unit], float]] = []
     for judgement in judgements:
-        language, unit = places.of(judgement)
+        language, unit = place_of(judgement)
         side = (language, scorer_of(judgement).without("supporter"), judgement.rubric)
         sides.setdefault(side, {}).setdefault(judgement.dimension, {})
         figure = judgement.value if value == "value" else judgement.expected
@@ -201,23 +186,22 @@ def _judged(
     return sides, unread
 
 
-def _golden(gold: Sequence[HumanScore], places: _Places) -> dict[tuple[Language, str], Values]:
-    place_of = {s.dialogue_id: places.of(s) for s in gold}
+def _golden(gold: Sequence[HumanScore], place_of: PlaceOf) -> dict[tuple[Language, str], Values]:
+    places = {s.dialogue_id: place_of(s) for s in gold}
     groups = group_by(gold, lambda s: (s.dialogue_id, s.rubric, s.dimension, s.annotator))
     # An annotator's score of the whole dialogue takes precedence over scores of single turns.
     scores = {key: [s.value for s in group if s.turn is None] or [s.value for s in group] for key, group in groups.items()}
-    by_annotator = {key: exact_mean(values) for key, values in scores.items()}
-    by_dialogue = means_by((key[:3], mean) for key, mean in by_annotator.items())
+    by_dialogue = means_by((key[:3], exact_mean(values)) for key, values in scores.items())
     sides: dict[tuple[Language, str], Values] = defaultdict(dict)
-    by_unit = means_by(((*place_of[d], r, dim), mean) for (d, r, dim), mean in by_dialogue.items())
+    by_unit = means_by(((*places[d], r, dim), mean) for (d, r, dim), mean in by_dialogue.items())
     for (language, unit, rubric, dimension), mean in by_unit.items():
         sides[language, rubric].setdefault(dimension, {})[unit] = mean
     return sides
 
 
 def _with_average(side: Values, rubric: Rubric | None) -> Values:
-    """The dimensions, and if there are several, `average` over the units that have them all (unless a dimension has that name).
-    There is no average over dimensions on different scales if the rubric lacks one of them."""
+    """The dimensions, and of several also `average`, over the units that have them all; of dimensions on different scales only
+    if the rubric has them all."""
     if len(side) < 2 or AVERAGE in side:
         return side
     units = set.intersection(*(set(scores) for scores in side.values()))
@@ -256,10 +240,8 @@ INTERVALS = f"Intervals: 95 %, percentile bootstrap over samples, {RESAMPLES:,} 
 
 def correlation_tables(correlations: Sequence[Correlation]) -> Iterator[Table]:
     """Per language and human rubric: `correlation_sample_COEFFICIENT_…` (tables 3, 13 and 14 of the paper) and
-    `correlation_dataset_…` (table 15). Rows are judges' dimensions, columns human ones; coefficients are × 100, as printed.
-
-    Sample-level tables without any figure become a note below the dataset-level one, where there is one.
-    """
+    `correlation_dataset_…` (table 15), × 100 as printed. Sample-level tables without any figure become a note below the
+    latter."""
     keys = file_keys(dict.fromkeys(figure.gold_rubric for figure in correlations))
     for (language, gold_rubric), of_rubric in group_by(correlations, lambda c: (c.language, c.gold_rubric)).items():
         tail = f"{language}_{keys[gold_rubric]}"
@@ -282,10 +264,8 @@ def correlation_tables(correlations: Sequence[Correlation]) -> Iterator[Table]:
 
 
 def alignment_tables(correlations: Sequence[Correlation]) -> Iterator[Table]:
-    """How close each prompting strategy of a judge comes to people (EmoHarbor section 4.1.2): a table for every language and
-    human rubric, judges and strategies × dimensions, Pearson × 100 over all dialogues at once. It has only judges that score
-    the dimensions of that rubric; one without strategies has a dash.
-    """
+    """How close each prompting strategy of a judge comes to people (EmoHarbor section 4.1.2): per language and human rubric,
+    judges and strategies × dimensions, Pearson × 100 over all dialogues at once."""
     shared = [figure for figure in correlations if figure.dimension == figure.gold_dimension]
     pearson = [figure for figure in shared if (figure.level, figure.coefficient) == ("dataset", "pearson")]
     for (language, rubric), part in group_by(pearson, lambda figure: (figure.language, figure.gold_rubric)).items():

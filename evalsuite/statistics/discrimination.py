@@ -3,22 +3,20 @@
 Ratings are [users, models]: user u's rating of model m, NaN if there is none. σ²_between (9) is the variance of the models'
 means around the mean of all ratings, σ²_within (10) the mean over models of the variance of their users' ratings:
 
-- MSR (11) = σ²_between / σ²_within, and MAC (12) = σ²_between / (σ²_between + σ²_within) = MSR / (1 + MSR).
-- `f_paper` (13) divides both by degrees of freedom, although σ²_between has not been multiplied by the number of users and
-  σ²_within is already a mean square. `f` is the F of one-way analysis of variance. With U users for every model,
-  f_paper = f · (U − 1) / U.
-- `f_blocked` takes into account that the same users rated all models: it divides σ²_between by its expectation under chance,
-  the mean error variance over users of the models' distances from the overall mean. Without missing ratings it is the F of
-  repeated measures. Its p uses Box's degrees of freedom (1954), since models may differ in spread.
-- The paper does not name the tests of the pairwise proportion (14); ours are those of every table of differences.
+- MSR (11) = σ²_between / σ²_within, and MAC (12) = σ²_between / (σ²_between + σ²_within) = MSR / (1 + MSR). - `f_paper` (13)
+divides both by degrees of freedom, although σ²_between has not been multiplied by the number of users and σ²_within is already
+a mean square. `f` is the F of one-way analysis of variance. With U users for every model, f_paper = f · (U − 1) / U. -
+`f_blocked` takes into account that the same users rated all models: it divides σ²_between by its expectation under chance, the
+mean error variance over users of the models' distances from the overall mean. Without missing ratings it is the F of repeated
+measures. Its p uses Box's degrees of freedom (1954), since models may differ in spread. - The paper does not name the tests of
+the pairwise proportion (14); ours are those of every table of differences.
 
 The intervals are of MSR and MAC among all users like these, without what chance adds to σ²_between. Users are left out in turn
-(`components.root_interval`): an interval from the noncentral F of one-way analysis of variance, which treats the ratings of one
-user as independent, covered the truth in 61 to 85 % of simulated studies (docs/measurements.md).
+(`components.root_interval`): an interval from the noncentral F, which treats the ratings of one user as independent, covered
+the truth in 61 to 85 % of simulated studies (docs/measurements.md).
 
 Where ratings are missing, a model's mean and variance are over its own users, and M(U − 1) in (13) is the number of ratings
-minus that of models.
-"""
+minus that of models."""
 
 from __future__ import annotations
 
@@ -59,12 +57,11 @@ _NOTES = (
 
 @dataclass(frozen=True)
 class Discrimination:
-    """How well `ratings` distinguish these models; figures are None where `undefined` (name → reason) says why.
+    """How well ratings distinguish these models; figures are None where `undefined` (name → reason) says why.
 
-    `msr` and `mac` have 95 % intervals of their values among all users like these, and n = ratings. `df` are the degrees of
-    freedom of `f`, and `p` is the tail probability of `f_blocked` by `df_blocked`. `pairs` are the differences between every
-    two models (places in `models`), in the ratings' own unit, with Holm's correction over all.
-    """
+    `n` of `msr` and `mac` counts ratings. `df` are the degrees of freedom of `f`, and `p` is the tail probability of
+    `f_blocked` by `df_blocked`. `pairs` are the differences between every two models (places in `models`), in the ratings' own
+    unit."""
 
     models: tuple[str, ...]
     users: int
@@ -113,14 +110,7 @@ class Discrimination:
         }
 
 
-@dataclass(frozen=True)
-class RunDiscrimination:
-    """A run's discrimination on one dimension (or `average`, over dialogues with all dimensions) by one scorer, on 0–100."""
-
-    language: Language
-    scorer: Scorer
-    dimension: str
-    discrimination: Discrimination
+OfRun = dict[tuple[Language, Scorer, str], Discrimination]  # by dimension, or `average`
 
 
 class _Rating(RowModel):
@@ -131,11 +121,8 @@ class _Rating(RowModel):
 
 def read_ratings(path: Path, scale: tuple[float, float] | None = None) -> tuple[Floats, list[str]]:
     """Ratings [users, models] and the models' names from a CSV file (or JSON lines) of user, model and score; sorted by name.
-
-    An empty score is an unreadable verdict: a missing rating. Raises `UserError` with file, line and column, also for a second
-    score of a user and model (trials must be averaged first: which of them counts is not ours to guess) and for a score outside
-    the `scale`.
-    """
+    An empty score is a missing rating. Raises `UserError` with file, line and column, also for a second score of a user and
+    model (trials must be averaged first) and for a score outside the `scale`."""
     if scale and not scale[0] < scale[1]:
         raise UserError(f"scale ({scale[0]:g}, {scale[1]:g}): give the lowest score first, then the highest")
     scores: dict[tuple[str, str], float] = {}
@@ -224,8 +211,8 @@ def _defined(models: Sequence[str], users: int, counts: Floats) -> str | None:
 
 
 def _variances(ratings: Floats) -> tuple[float, float, Floats]:
-    """σ²_between, σ²_within, and the error covariance [models, models] over users of the models' distances from the overall
-    mean; chance adds the mean of its diagonal to σ²_between."""
+    """σ²_between, σ²_within, and the error covariance [models, models] of the models' distances from the overall mean; chance
+    adds the mean of its diagonal to σ²_between."""
     present = ~np.isnan(ratings)
     counts, sums = present.sum(axis=0), np.nan_to_num(ratings)
     means, parts, _ = contributions(sums, present.astype(np.float64))
@@ -252,19 +239,18 @@ def _msr_bounds(ratings: Floats) -> tuple[float, float] | tuple[None, None]:
     return max(float(low), 0.0), max(float(high), 0.0)
 
 
-def of_run(contestants: Sequence[Contestant], rubric: Rubric) -> list[RunDiscrimination]:
+def of_run(contestants: Sequence[Contestant], rubric: Rubric) -> OfRun:
     """Every language, scorer and dimension of a run, and the average: supporters are the models, cards or profiles the users.
-    A user's rating of a supporter is the mean of their dialogues. `contestants` must be counted from verdicts on whole
+    A user's rating (0–100) of a supporter is the mean of their dialogues. `contestants` are counted from verdicts on whole
     dialogues."""
-    rows = []
+    rows: OfRun = {}
     for (language, scorer), rivals in group_by(contestants, lambda c: (c.language, c.scorer)).items():
         sums, counts = stack(rivals)
         ratings = ratio(sums, counts)
         columns = {name: ratings[:, :, place] for place, name in enumerate(rubric.dimensions)}
         columns |= {AVERAGE: paired.average_of(ratings, rivals[0].weights)} if len(columns) > 1 else {}
         names = [contestant.supporter for contestant in rivals]
-        figures = {name: discriminate(matrix, names, (0, 100)) for name, matrix in columns.items()}
-        rows += [RunDiscrimination(language, scorer, *item) for item in figures.items()]
+        rows |= {(language, scorer, name): discriminate(matrix, names, (0, 100)) for name, matrix in columns.items()}
     return rows
 
 
@@ -283,12 +269,13 @@ def tables(discrimination: Discrimination) -> Iterator[Table]:
         yield Table.of("discrimination-pairs", "Pairs of models", rows, [note], DISCRIMINATION)
 
 
-def run_tables(rows_of_run: Sequence[RunDiscrimination], rubric: Rubric) -> Iterator[Table]:
+def run_tables(of_run: OfRun, rubric: Rubric) -> Iterator[Table]:
     """One table per language of a run; its pairs, on the average, are in the leaderboard's table of differences."""
-    for language, lines in group_by(rows_of_run, lambda row: row.language).items():
-        several = len({row.scorer for row in lines}) > 1
-        heads = ({**row.scorer.column(several), "dimension": dimension_label(rubric, row.dimension)} for row in lines)
-        parts = [*zip(heads, (row.discrimination for row in lines), strict=True)]
+    for language, rows in group_by(of_run.items(), lambda row: row[0][0]).items():
+        several = len({scorer for (_, scorer, _), _ in rows}) > 1
+        parts = [
+            ({**scorer.column(several), "dimension": dimension_label(rubric, name)}, part) for (_, scorer, name), part in rows
+        ]
         yield _figures_table(f"discrimination-{language}", f"Discrimination, {language}", parts)
 
 

@@ -20,16 +20,15 @@ def first_draws(dialogues: Iterable[Dialogue]) -> dict[str, str]:
 
 def distinct(dialogues: Sequence[Dialogue]) -> list[Dialogue]:
     """The dialogues that do not repeat an earlier one."""
-    first = first_draws(dialogues)
-    return [dialogue for dialogue in dialogues if first[dialogue.id] == dialogue.id]
+    kept = {*first_draws(dialogues).values()}
+    return [dialogue for dialogue in dialogues if dialogue.id in kept]
 
 
 def repeats(dialogues: Sequence[Dialogue], floors: Collection[str]) -> Iterator[str]:
     """A sentence if dialogues repeat earlier trials; dialogues with floors, which never vary, do not count."""
     with_models = [dialogue for dialogue in dialogues if supporter_of(dialogue) not in floors]
     first = first_draws(with_models)
-    again = [dialogue for dialogue in with_models if first[dialogue.id] != dialogue.id]
-    if again:
+    if again := [dialogue for dialogue in with_models if first[dialogue.id] != dialogue.id]:
         names = ", ".join(sorted({supporter_of(dialogue) for dialogue in again}))
         yield (
             f"{len(again):,} of {len(with_models):,} dialogues repeat an earlier trial word for word ({names}), as happens at "

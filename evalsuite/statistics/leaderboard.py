@@ -24,8 +24,8 @@ FAMILIES = "Corrected together: the pairs of models, and separately pairs with f
 
 @dataclass(frozen=True)
 class Score:
-    """One cell of a leaderboard: a supporter's score by one scorer on a dimension (or `average`), 0–100. `asked` counts its
-    verdicts, with repeats and turns but without those lost with a server, and `read` the readable ones among them."""
+    """A supporter's score (0–100) by one scorer on a dimension or `average`. `asked` counts its verdicts but those lost with a
+    server, and `read` the readable ones among them."""
 
     language: Language
     scorer: Scorer
@@ -38,12 +38,11 @@ class Score:
 
 @dataclass(frozen=True)
 class Board:
-    """All supporters by one scorer, in one language or in several (`POOLED`); every table and chart shares the same board.
+    """All supporters by one scorer, in one language or in several (`POOLED`).
 
     `contestants` come by name; `scores` are theirs, on every dimension and then on the average. `order` holds their places by
-    falling average; `differences` are between every two in the average, the better one first. `floors` name the supporters that
-    need no model. `level` is that of intervals and tests: above 0.95 if they are looked at several times.
-    """
+    falling average; `differences` are between every two in the average, the better one first. `floors` need no model. `level`
+    is that of intervals and tests: above 0.95 if they are looked at several times."""
 
     language: Language
     scorer: Scorer
@@ -66,7 +65,7 @@ class Board:
 
     @property
     def asked(self) -> list[paired.Difference]:
-        """The differences that decide: between models, or between a single model and every floor, except pairs with the same
+        """The differences that decide: between models, or between a single model and every floor; none between same
         dialogues."""
         models, rivals = set(self.models), self.contestants
         ends = 2 if len(models) > 1 else 1
@@ -115,8 +114,7 @@ def boards_of(
     cluster: str | None = None,
     level: float = LEVEL,
 ) -> list[Board]:
-    """A board for every language and scorer. `contestants_of` says how scores are counted, and what raises `UserError`.
-    `cluster` is what intervals draw whole (`cluster_key`)."""
+    """A board for every language and scorer, by `contestants_of`. `cluster` is what intervals draw whole (`cluster_key`)."""
     return boards_by_scorer(contestants_of(dialogues, judgements, rubric, value, row_key(cluster)), rubric, floors, level)
 
 
@@ -139,12 +137,9 @@ def boards_by_scorer(
 def leaderboard(
     boards: Sequence[Board], rubric: Rubric, value: Value = "value", groups: Mapping[str, str] | None = None
 ) -> Iterator[Table]:
-    """One table per language: supporters × dimensions on 0–100 with 95 % intervals and n, their average, and the parse rate.
-
-    On 0–4 a figure is the mean × 25 of ESC-Eval's table 2. Several judges, methods or conditions are separate rows. If several
-    models were tested there is a rank (`Board.ranks`). Rows come by falling average. `groups` maps supporter → group
-    (`groups_of`), shown next to the average; supporters without one are `other`.
-    """
+    """One table per language: supporters by falling average × dimensions on 0–100 with 95 % intervals and n, their average, and
+    the parse rate; for a rubric on one scale from 1 another on its own scale, as its paper prints them. A figure on 0–4 is the
+    mean × 25 of ESC-Eval's table 2. `groups` maps supporter → group; supporters without one are `other`."""
     for language, of_language in group_by(boards, lambda board: board.language).items():
         ranked = any(rank for board in of_language for rank in board.ranks)
         names = [contestant.supporter for board in of_language for contestant in board.contestants]
@@ -161,11 +156,10 @@ def leaderboard(
         notes += [*at_level(of_language), *[paired.RANKS] * ranked, *saturation(of_language, rubric)]
         title = f"Leaderboard, {language}" + (" (expected scores)" if value == "expected" else "")
         yield Table.of(f"leaderboard-{language}", title, lines, notes, SCORES)
-        if rubric.alike and (scale := rubric.shared_scale) and scale.min:  # as such a rubric's paper prints its tables
+        if rubric.alike and (scale := rubric.shared_scale) and scale.min:
             title = f"Leaderboard on {scale.min}–{scale.max}, {language}"
-            note = f"The board above on the rubric's own scale, {scale.min} to {scale.max}."
             scaled = [{head: _on(scale, cell) for head, cell in line.items()} for line in lines]
-            yield Table.of(f"leaderboard-own-{language}", title, scaled, [note], SCORES)
+            yield Table.of(f"leaderboard-own-{language}", title, scaled, ["The board above on the rubric's own scale."], SCORES)
 
 
 def _on(scale: Scale, cell: Cell) -> Cell:
@@ -186,8 +180,7 @@ def at_level(boards: Sequence[Board]) -> Iterator[str]:
 
 
 def saturation(boards: Sequence[Board], rubric: Rubric) -> Iterator[str]:
-    """Notes on dimensions on which all dialogues of several models are at the same end of the scale: they cannot distinguish
-    models, and only shrink differences in the average."""
+    """Notes on dimensions at the same end of the scale in all dialogues of several models, which cannot distinguish models."""
     for end in (0.0, 100.0):
         names = [
             dimension_label(rubric, name)
@@ -202,8 +195,7 @@ def saturation(boards: Sequence[Board], rubric: Rubric) -> Iterator[str]:
 
 
 def pairwise_differences(boards: Sequence[Board]) -> Iterator[Table]:
-    """One table per language with several supporters: the difference of every two in the average (the better first), and
-    whether it is significant (`paired.differences`)."""
+    """One table per language with several supporters: the difference of every two in the average, the better first."""
     for language, of_language in group_by(boards, lambda board: board.language).items():
         rows: list[dict[str, Cell]] = []
         for board in of_language:
@@ -257,22 +249,16 @@ def score_notes(cells: Sequence[Score], rubric: Rubric, value: Value) -> Iterato
 
 @dataclass(frozen=True)
 class Tally:
-    """The records of a run on one rubric, and the boards made from them, which all parts of a report share. `judgements` may
-    include verdicts on other rubrics, which are left out.
-
-    Every property raises `UserError` for a verdict that does not fit the rubric, and all but `verdicts` for a verdict on a
-    dialogue that is not in the run.
-    """
+    """The records of a run on one rubric, and the boards made from them, which all parts of a report share. `judgements` on
+    other rubrics are left out. The other fields are those of `boards_of`. Every property raises `UserError` for a verdict that
+    does not fit the rubric, and all but `verdicts` for one on a dialogue that is not in the run."""
 
     dialogues: Sequence[Dialogue]
     judgements: Sequence[Judgement]
     rubric: Rubric
     floors: Collection[str] = ()
-    """Supporters that need no model."""
     cluster: str | None = None
-    """What intervals draw whole, if not the card."""
     level: float = LEVEL
-    """The level of intervals and tests: above 0.95 if they are looked at several times."""
 
     @cached_property
     def verdicts(self) -> list[Judgement]:
@@ -298,5 +284,5 @@ class Tally:
 
     @cached_property
     def scores(self) -> list[Score]:
-        """Every leaderboard cell: language × scorer × supporter (by falling average) × dimension, and then `average`."""
+        """The cells of all boards."""
         return [cell for board in self.boards for cell in board.cells]

@@ -46,9 +46,9 @@ UNPAIRED = "Sides that share no card are compared unpaired: n counts the cards o
 class Difference:
     """First minus second contestant (places on the second axis) on one dimension, or on the average (`dimension` is None).
 
-    `first_mean` and `second_mean` are over the shared cards, those on which both have a readable verdict: the n of `estimate`.
-    If they share none, each is over its own cards, n counts both, and the test is `unpaired`. `holm` is p after Holm's
-    correction over its family, and `holds` whether it is at most `ALPHA`; all three are None if nothing was tested.
+    Means are over the shared cards, those on which both have a readable verdict: the n of `estimate`. If they share none, each
+    is over its own cards, n counts both, and the test is `unpaired`. `holm` is p after Holm's correction over its family, and
+    `holds` whether it is significant; all three are None if nothing was tested.
     """
 
     first: int
@@ -67,9 +67,9 @@ Clusters = NDArray[np.intp] | None  # the cluster of each card, from 0; None if 
 
 
 class Design(NamedTuple):
-    """How cards were drawn: the cluster of each card, and its stratum (language), both from 0; None if every card is a cluster,
-    and if there is a single stratum. `weights` [dimensions] are those of the average; None if all count the same. `levels`
-    replaces a function's own levels: the scores that an unseen card may have."""
+    """How cards were drawn: the cluster and the stratum (language) of each card, both from 0; None if every card is a cluster,
+    and for a single stratum. `weights` [dimensions] are those of the average, None if all count the same. `levels` replaces a
+    function's own: the scores that an unseen card may have."""
 
     clusters: Clusters = None
     strata: NDArray[np.intp] | None = None
@@ -83,10 +83,9 @@ PLAIN = Design()
 def within_strata(sums: Floats, counts: Floats, strata: NDArray[np.intp] | None) -> tuple[Floats, NDArray[np.intp]]:
     """Sums [cards, …] as if every stratum had the mean of all cards, and the number of strata of each column […].
 
-    The number of cards of a stratum (a language) is fixed by design, so differences between strata are no error of the mean
-    (Cochran 1977, section 5.3). Removing them leaves the mean as it is. The remainder is stretched by √((n − 1) / (n −
-    strata)), since each stratum's mean was estimated. Columns in which a stratum has one card are left as they are, which is
-    conservative.
+    Its number of cards is fixed by design, so differences between strata are no error of the mean (Cochran 1977, section 5.3).
+    Removing them leaves the mean as it is. The remainder is stretched by √((n − 1) / (n − strata)), since each stratum's mean
+    was estimated. Columns in which a stratum has one card are left as they are, which is conservative.
     """
     cards = (counts > 0).sum(axis=0)
     if strata is None or not strata.any():
@@ -105,10 +104,9 @@ def card_estimates(
 ) -> list[list[Estimate]]:
     """Mean and interval (`smoothed_means`) of every contestant on every dimension, and of the average as its last column.
 
-    `sums` and `counts` hold the sum and number of a card's observations (dialogues); `readable` is the number of observations
-    that each contestant has on any dimension: the n of its average. Clusters are drawn whole, so the interval of the average
-    keeps the correlation between dimensions. A dimension without observations has mean None, and so does the average. A
-    dimension with a single card has no interval (low and high are None), nor does the average over it.
+    `sums` and `counts` are of a card's observations (dialogues); `readable` counts each contestant's observations on any
+    dimension: the n of its average. A dimension without observations has mean None, and one with a single card no interval; nor
+    does the average over it.
     """
     levels = levels if design.levels is None else design.levels
     sums, _ = within_strata(sums, counts, design.strata)
@@ -158,12 +156,10 @@ def differences(
     """Every pair's difference on every dimension and on the average (with `average_only`, on that alone), in order of pairs.
 
     A card counts once: a contestant's observations on it are averaged first. The average's difference is the mean of the
-    dimensions', each over its own shared cards. Intervals: `smoothed_means` over cards, None where `card_estimates` has none;
-    each side may have any of `levels` on an unseen card. p: `student_p` over cards, `beside_interval`. Holm's correction runs
-    over the averages of the pairs of one of `families` (default: all pairs are one family), and separately over the dimensions;
-    pairs whose family is None are not tested. `design` draws the cards of a cluster together and keeps strata apart
-    (`within_strata`), which changes only intervals and p.
-    """
+    dimensions', each over its own shared cards. Intervals: `smoothed_means` over clusters; each side may have any of `levels`
+    on an unseen card. p: `student_p`, `beside_interval`. Holm's correction runs over the averages of the pairs of one of
+    `families` (default: all pairs are one family), and separately over the dimensions; pairs whose family is None are not
+    tested."""
     if not pairs:
         return []
     levels = levels if design.levels is None else design.levels
@@ -176,7 +172,8 @@ def differences(
     # From here on rows are clusters, the only independent units.
     gaps, present = _together(inside, design.clusters), _together(shared_counts, design.clusters)
     flat = smoothed_means(gaps.reshape(len(gaps), -1), present.reshape(len(gaps), -1), gap_levels(levels), sides=2)
-    draws = (_only_average if average_only else with_average)(flat.reshape(-1, size, dimensions), design.weights)
+    columns = [dimensions] if average_only else list(range(dimensions + 1))
+    draws = with_average(flat.reshape(-1, size, dimensions), design.weights)[..., columns]
     means, parts, n = contributions(gaps, present)
     own_means = (contributions(np.where(shared, side, 0.0), shared_counts)[0] for side in (first, second))
     first_means, second_means, means, parts = (with_average(part, design.weights) for part in (*own_means, means, parts))
@@ -186,7 +183,6 @@ def differences(
     errors, degrees = cluster_error(parts, on_cards), on_cards - strata.astype(np.float64)
     # Pairs that share no card are compared as two independent samples (Welch).
     unpaired = np.logical_not(shared.any(axis=(0, 2)))
-    columns = [dimensions] if average_only else list(range(dimensions + 1))
     for row in np.flatnonzero(unpaired):
         sides = [_alone(values[:, place], levels, SEED + side, design) for side, place in enumerate(pairs[row])]
         (first_means[row], own, cards_own, drawn), (second_means[row], other, cards_other, drawn_other) = sides
@@ -206,21 +202,12 @@ def differences(
     places = [(row, column) for row in range(size) for column in columns]
     corrected = holm_of(tested, [(families[row] if families else 0, column == dimensions) for row, column in places])
     cells = estimates(means, draws, counted[:, columns].ravel(), on_cards[:, columns].ravel(), level)
-    return [
-        Difference(
-            first=pairs[row][0],
-            second=pairs[row][1],
-            dimension=column if column < dimensions else None,
-            first_mean=_none(first_means[place]),
-            second_mean=_none(second_means[place]),
-            estimate=cells[place],
-            p=tested[place],
-            holm=corrected[place],
-            holds=holds(corrected[place], level),
-            unpaired=bool(unpaired[row]) and not np.isnan(means[place]),
-        )
-        for place, (row, column) in enumerate(places)
-    ]
+    result = []
+    for place, (row, column) in enumerate(places):
+        on, both = column if column < dimensions else None, (_none(first_means[place]), _none(second_means[place]))
+        alone, p_holm = bool(unpaired[row]) and not np.isnan(means[place]), corrected[place]
+        result.append(Difference(*pairs[row], on, *both, cells[place], tested[place], p_holm, holds(p_holm, level), alone))
+    return result
 
 
 def _alone(values: Floats, levels: Floats, seed: int, design: Design) -> tuple[Floats, Floats, NDArray[np.intp], Floats]:
@@ -257,9 +244,9 @@ RANKS = (
 def rank_ranges(
     differences: Sequence[Difference], count: int, ranked: Collection[int] | None = None
 ) -> list[tuple[int, int] | None]:
-    """The best and worst rank that differences in the average leave open to each of `count` contestants: at 95 % all true ranks
-    lie in these ranges (Mogstad, Romano, Shaikh and Wilhelm 2024, "Inference for ranks"). Only contestants in `ranked`
-    (default: all) have a rank; None for one that was tested against no other of them."""
+    """The best and worst rank that differences in the average leave open to each of `count` contestants (Mogstad, Romano,
+    Shaikh and Wilhelm 2024, "Inference for ranks"); None for those not in `ranked` (default: all) or tested against no
+    other."""
     places = set(range(count) if ranked is None else ranked)
     averages = (gap for gap in differences if gap.dimension is None and gap.holds is not None)
     gaps = [gap for gap in averages if {gap.first, gap.second} <= places]
@@ -290,11 +277,6 @@ def with_average(values: Floats, weights: Floats | None = None) -> Floats:
     return np.concatenate([values, average_of(values, weights)[..., None]], axis=-1)
 
 
-def _only_average(values: Floats, weights: Floats | None) -> Floats:
-    """`average_of` as the only one of the last axis."""
-    return average_of(values, weights)[..., None]
-
-
 def _with_fewest(cards: NDArray[np.intp], weights: Floats | None) -> NDArray[np.intp]:
     """Append the minimum of the last axis: the cards of the average's dimension with the fewest."""
     counted = cards if weights is None else cards[..., weights > 0]
@@ -305,14 +287,14 @@ def _none(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def cells(difference: Difference) -> tuple[Cell, ...]:
+def cells(gap: Difference) -> tuple[Cell, ...]:
     """A difference as the table cells under `COLUMNS`."""
-    return difference.estimate, p_text(difference.p), p_text(difference.holm), yes_or_no(difference.holds)
+    return gap.estimate, p_text(gap.p), p_text(gap.holm), yes_or_no(gap.holds)
 
 
-def by_column(difference: Difference) -> dict[str, Cell]:
+def by_column(gap: Difference) -> dict[str, Cell]:
     """`cells` by heading."""
-    return dict(zip(COLUMNS, cells(difference), strict=True))
+    return dict(zip(COLUMNS, cells(gap), strict=True))
 
 
 def yes_or_no(significant: bool | None) -> str | None:

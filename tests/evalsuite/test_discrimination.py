@@ -212,7 +212,7 @@ def test_averages_need_all_dimensions_and_turns_do_not_count() -> None:
         judgements.append(make_judgement(f"d{place}", "one", 4, turn=1))
     judgements[1] = make_judgement("d0", "two", None)
     whole = [judgement for judgement in judgements if judgement.turn is None]
-    found = {each.dimension: each.discrimination for each in of_run(contestants_of(dialogues, whole, rubric), rubric)}
+    found = {name: each for (*_, name), each in of_run(contestants_of(dialogues, whole, rubric), rubric).items()}
     assert {name: (each.msr.n, each.missing) for name, each in found.items()} == {
         "one": (6, 0),
         "two": (5, 1),
