@@ -28,7 +28,10 @@ Rival = tuple[str, Contestant]  # a run's name and one of its contestants
 
 @dataclass(frozen=True)
 class RunRecords:
-    """A run folder's records; `cards` maps card or profile id → hash of its contents, as far as the folder has them."""
+    """A run folder's records. `cards` maps card or profile id → hash of its contents, as far as the folder has them; `floors`
+    need no model; `stage` is that of the verdicts in usage.json and similar files; `agreement` is the judge's with the run's
+    gold set: language → dimension or `average` → figures, empty without one. `level` is that of intervals and tests: above 0.95
+    for a run that may have ended early."""
 
     name: str
     folder: Path
@@ -38,14 +41,10 @@ class RunRecords:
     judgements: list[Judgement]
     cards: dict[str, str]
     floors: Collection[str] = ()
-    """Supporters that need no model."""
     turn_judgements: Sequence[Judgement] = ()
     stage: str = "score"
-    """The stage of the verdicts in usage.json and similar files."""
     agreement: Mapping[str, Any] = field(default_factory=dict)
-    """The judge's agreement with the run's gold set: language → dimension or `average` → figures; empty without one."""
     level: float = LEVEL
-    """The level of intervals and tests: above 0.95 for a run that may have ended early."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +62,8 @@ Pair = tuple[Entry, Entry, Difference]  # a later run's contestant, an earlier o
 
 @dataclass(frozen=True)
 class LanguageComparison:
-    """One language, or all of them (`POOLED`): the contestants of all runs, and the differences between those that belong
-    together (places in `entries`). `cards` maps run → the number of cards or dialogues with verdicts; `shared` is how many of
-    them all runs have."""
+    """The contestants of all runs in one language or all of them (`POOLED`), and the differences between those that belong
+    together (places in `entries`). `cards` maps run → the number of cards with verdicts; `shared` is how many all runs have."""
 
     language: Language
     entries: list[Entry]
@@ -81,8 +79,7 @@ class LanguageComparison:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """Runs side by side, in each language and over all. `changed` holds (first run, other run, differences between their
-    resolved configs)."""
+    """Runs side by side, in each language and over all. `changed`: first run, other run, differences between their configs."""
 
     runs: list[RunRecords]
     value: Value
@@ -113,13 +110,10 @@ class RunComparison:
 
 
 def compare(runs: Sequence[RunRecords], value: Value = "value", cluster: str | None = None) -> RunComparison:
-    """Every language's contestants with their scores, and paired tests between those that belong together.
-
-    Two contestants of different runs belong together if they have the same supporter, or if neither's supporter is in the
-    other's run; likewise for their scorers (so one supporter under two judges is compared). The later run's contestant comes
-    first: a positive difference is a gain. `leaderboard.family` says which tests are corrected together.
-    Raises `UserError` if the runs' rubrics differ.
-    """
+    """Every language's contestants with their scores, and paired tests between those that belong together: of different runs,
+    and with the same supporter, or such that neither's supporter is in the other's run; likewise for their scorers (so one
+    supporter under two judges is compared). The later run's contestant comes first: a positive difference is a gain. Raises
+    `UserError` if the runs' rubrics differ."""
     first = runs[0]
     for run in runs[1:]:
         if run.rubric != first.rubric:
@@ -201,9 +195,7 @@ def tables(comparison: RunComparison) -> list[Table]:
     """The runs, the scores and differences over all languages and in each, and what else changed."""
     result = [_runs_table(comparison)]
     for part in comparison.parts:
-        result.append(_scores_table(comparison, part))
-        if part.differences:
-            result.append(_differences_table(comparison, part))
+        result += [_scores_table(comparison, part), *[_differences_table(comparison, part)] * bool(part.differences)]
     heads = ("run", "compared with", "setting: old → new")
     rows = ((name, other, line) for name, other, lines in comparison.changed for line in lines or ["no difference"])
     return [*result, Table("compare-config", "What else changed", heads, tuple(rows), section=CONFIGS)]

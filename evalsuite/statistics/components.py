@@ -47,10 +47,9 @@ class Observation(NamedTuple):
 
 @dataclass(frozen=True)
 class Component:
-    """One source of variance. `facets` are those that it crosses; a draw has those it is nested in, and `DRAW`. A small
-    `variance` may be estimated below 0, and then counts as 0. `low` and `high` are its 95 % interval for other cards like
-    these; None for fewer than `FEWEST` cards, and for a source that does not cross the card: a handful of supporters or judges
-    says little about others."""
+    """One source of variance. `facets` are those that it crosses; a draw has those it is nested in, and `DRAW`. A `variance`
+    below 0 counts as 0. `low` and `high` are its 95 % interval for other cards like these; None for fewer than `FEWEST` cards,
+    and for a source that does not cross the card: a handful of supporters or judges says little about others."""
 
     name: str
     facets: frozenset[str]
@@ -67,8 +66,8 @@ class Component:
 
 @dataclass(frozen=True)
 class Components:
-    """The components of one language's scores. `levels` are the numbers of supporters, cards, seekers and judges; `trials` is
-    the mean number of dialogues per supporter, card and seeker."""
+    """The components of one language's scores. `levels` counts supporters, cards, seekers and judges; `trials` is the mean
+    number of dialogues per supporter, card and seeker."""
 
     parts: list[Component]
     levels: Mapping[str, int]
@@ -174,10 +173,8 @@ def root_interval(seen: Floats, without: Floats) -> tuple[Floats, Floats]:
     """95 % intervals of variances, or of ratios of variances, given as `seen` [...] and without each group [groups, ...].
 
     Student's t on the scale of the cube root, on which a variance is nearly normal (Wilson and Hilferty): on the original scale
-    the interval covers the truth in 88 to 96 % of simulated runs of 12 cards. The root is taken `_SHIFT` standard errors above
-    the figure: near 0 and below, the root is too steep, and the interval of a small component was up to four times as wide and
-    covered the truth in 83 %.
-    """
+    it covers the truth in 88 to 96 % of simulated runs of 12 cards. The root is taken `_SHIFT` standard errors above the
+    figure: near 0 the root is too steep, and a small component's interval covered the truth in 83 %."""
     shift = _SHIFT * jackknife_error(without)
     half = stdtrit(len(without) - 1, 0.975) * jackknife_error(np.cbrt(without + shift))
     middle = np.cbrt(seen + shift)
@@ -193,12 +190,9 @@ _HEAVY = 2.0  # what tails that no card has shown add to the error of a variance
 
 @dataclass(frozen=True)
 class Spread:
-    """How much the difference between two supporters varies over the cards that both have.
-
-    `variance` (points²) is with the run's own number of trials. Its `degrees` of freedom are twice its square over its error
-    variance (jackknife), since scores are not normal; `_HEAVY` is added for tails that no card has shown. Against a `floor`,
-    whose scores hardly vary, this is good enough for a plan but not for an interval.
-    """
+    """How much the difference between two supporters varies over the cards that both have: `variance` in points², with the
+    run's number of trials, and its `degrees` of freedom. Against a `floor`, whose scores hardly vary, this is good enough for a
+    plan but not for an interval."""
 
     first: str
     second: str
@@ -238,7 +232,8 @@ def spreads(observations: Sequence[Observation], floors: Collection[str] = ()) -
 
 
 def _degrees(gaps: Floats) -> float:
-    """The degrees of freedom of the variance of these differences [cards]."""
+    """The degrees of freedom of the variance of these differences [cards]: twice its square over its error variance
+    (jackknife), since scores are not normal, with `_HEAVY` added for tails that no card has shown."""
     number, squares = len(gaps), (gaps - gaps.mean()) ** 2
     if number < 3 or not squares.sum() > 0:
         return 1.0
@@ -277,12 +272,9 @@ def shown_with(
     difference: float, variance: float, cards: int, alpha: float, degrees: float | None = None, staying: float = 0.0
 ) -> float:
     """The share (0–1) of studies of so many cards in which a difference is significant: by Student's t at `alpha`, with an
-    interval that excludes 0.
-
-    `variance` is that of a card's difference. If it was estimated, with so many `degrees` of freedom, the share is the mean
-    over its possible true values, which is what a plan delivers over many pilots (Julious and Owen 2006). `staying` is an
-    error variance that more cards do not shrink.
-    """
+    interval that excludes 0. `variance` is that of a card's difference; if it was estimated, with so many `degrees` of freedom,
+    the share is the mean over its possible true values, which is what a plan delivers over many pilots (Julious and Owen 2006).
+    `staying` is an error variance that more cards do not shrink."""
     within = np.array([variance]) if degrees is None else degrees * variance / _chi_square(_SLICES, degrees)
     spread = np.sqrt(within + staying * cards)
     if not spread.all():
@@ -297,8 +289,8 @@ def shown_with(
 def cards_needed(
     difference: float, variance: float, alpha: float, power: float, degrees: float | None = None, staying: float = 0.0
 ) -> int | None:
-    """The smallest number of cards (at least 3) with which a difference is shown in a share `power` of studies (`shown_with`);
-    None if `MOST` are too few, or if no variance was seen, which says nothing about more cards."""
+    """The smallest number of cards (at least 3) with which `shown_with` reaches `power`; None if `MOST` are too few, or without
+    variance, which says nothing about more cards."""
     if variance == 0 or difference == 0:
         return None
     numbers = range(3, MOST + 1)

@@ -49,8 +49,7 @@ def source_of(judgement: Judgement) -> tuple[str, ...]:
 
 
 def source_names(sources: Collection[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """Names for judges: the judge's own if it is unique, else with whichever of rubric, method and condition differ. Raises
-    `UserError` if two would still have the same name."""
+    """Names for judges, with whichever of rubric, method and condition differ. Raises `UserError` for two of one name."""
     names: dict[tuple[str, ...], str] = {}
     for source in sources:
         namesakes = [other for other in sources if other[0] == source[0]]
@@ -70,8 +69,7 @@ def by_judge(judgements: Iterable[Judgement]) -> Judges:
 
 
 def against_gold(judges: Judges, gold: Sequence[HumanScore], clusters: Clusters = DIALOGUES) -> dict[str, dict[str, Any]]:
-    """The figures of `agreement` for every judge on the items it judged. Raises `UserError` for a verdict without gold, and
-    for gold that no judge judged."""
+    """The figures of `agreement` for every judge. Raises `UserError` for a verdict without gold and gold without a verdict."""
     golden = set(map(item_of, gold))
     items = {item_of(j) for verdicts in judges.values() for j in verdicts if not j.unasked or item_of(j) in golden}
     refuse_partnerless(items, golden)
@@ -93,13 +91,9 @@ def table4(
     same_items: bool = True,
     beaten: Collection[tuple[str, str, str]] = (),
 ) -> Iterator[Table]:
-    """Table 4 of ESC-Eval, one per language: judges × dimensions and their average, ACC (with interval and n) and ACC_soft
-    in per cent, the majority class last.
-
-    In columns where some judge is `beaten` (language, dimension or average, judge), the others are bold. `same_items` says
-    whether all figures are over the same items. A judge that lacks a dimension has no average: averages over different
-    dimensions are not comparable.
-    """
+    """Table 4 of ESC-Eval, one per language: judges × dimensions and their average, ACC and ACC_soft in per cent, the majority
+    class last. In columns where some judge is `beaten` (language, dimension or average, judge), the others are bold. A judge
+    that lacks a dimension has no average: averages over different dimensions are not comparable."""
     for language in sorted({language for languages in figures.values() for language in languages}):
         judges = {name: languages[language] for name, languages in figures.items() if language in languages}
         dimensions = [*dict.fromkeys(name for rows in judges.values() for name in rows if name != AVERAGE)]
@@ -154,11 +148,9 @@ class Confusion(NamedTuple):
 def confusion(
     judgements: Sequence[Judgement], gold: Sequence[HumanScore], scales: Mapping[str, Scale] | None = None
 ) -> dict[str, dict[str, Confusion]]:
-    """{language: {dimension, and `POOLED` where all are on one scale: its matrix}} of one judge.
-
-    Rows and columns are the scores of a dimension's scale; without `scales`, all from the lowest to the highest that occur.
-    Errors are those of `agreement.paired`, and `UserError` for a score off the scale.
-    """
+    """{language: {dimension, and `POOLED` where all are on one scale: its matrix}} of one judge. Without `scales`, rows and
+    columns are all scores from the lowest to the highest that occur. Raises `UserError` like `agreement.paired`, and for a
+    score off the scale."""
     cells: dict[str, dict[str, Counter[tuple[float, float | None]]]] = {}
     for language, dimensions in paired(judgements, gold).items():
         cells[language] = {dimension: Counter() for dimension in dimensions}
@@ -195,8 +187,7 @@ def confusion_tables(
     key: str = "confusion",
     rubric: Rubric | None = None,
 ) -> Iterator[Table]:
-    """One table per language: a row per dimension and gold score, a column per verdict (a dash if it is off the dimension's
-    scale) and one for unreadable verdicts."""
+    """One table per language: a row per dimension and gold score, a column per verdict and one for unreadable verdicts."""
     for language, dimensions in matrices.items():
         rows: list[dict[str, Cell]] = []
         axis = sorted({score for matrix in dimensions.values() for score in matrix.scores})
@@ -235,11 +226,8 @@ class Bin(NamedTuple):
 def calibration(
     judgements: Sequence[Judgement], gold: Sequence[HumanScore], clusters: Clusters = DIALOGUES, bins: int = 10
 ) -> list[Bin]:
-    """One judge's bins with any verdict, by language, dimension (`POOLED` last) and probability.
-
-    The bins are those of `core.statistics.accuracy.calibration_errors`, which averages |hit rate − confidence| over items.
-    Verdicts without probabilities are left out. Errors are those of `agreement.paired`.
-    """
+    """One judge's bins with any verdict, by language, dimension (`POOLED` last) and probability, without verdicts that have no
+    probabilities. Errors are those of `agreement.paired`."""
     filled: list[Bin] = []
     edges = np.linspace(0, 1, bins + 1).tolist()
     for language, dimensions in paired(judgements, gold).items():
@@ -275,8 +263,8 @@ def _sureness(
 
 
 class CalibrationError(NamedTuple):
-    """The expected calibration error over all dimensions' verdicts, 0–1, and what chance gives a judge with true probabilities:
-    95 of 100 samples lie at or below `chance`, and a share `p` at or above `value`. `n` counts verdicts."""
+    """The expected calibration error over all dimensions' verdicts, 0–1. With true probabilities, 95 of 100 samples lie at or
+    below `chance`, and a share `p` at or above `value`. `n` counts verdicts."""
 
     value: float
     chance: float
@@ -288,11 +276,10 @@ class CalibrationError(NamedTuple):
 def calibration_error(dimensions: Dimensions, clusters: Clusters = DIALOGUES, bins: int = 10) -> CalibrationError | None:
     """The calibration error of one language's verdicts with gold; None if no verdict has probabilities.
 
-    Hits within a cluster are correlated. So chance is drawn by a wild cluster bootstrap under true probabilities (Cameron,
-    Gelbach and Miller 2008), which flips the sign of the excess of hits over probabilities for whole clusters. Every draw has
-    one unseen cluster, with the probabilities of an observed one and verdicts that are right or wrong together: without it, a
-    judge that is rarely wrong is found at fault in up to 16 of 100 samples of ten clusters.
-    """
+    Chance is drawn by a wild cluster bootstrap under true probabilities (Cameron, Gelbach and Miller 2008), which flips the
+    sign of the excess of hits over probabilities for whole clusters. Every draw has one unseen cluster, with the probabilities
+    of an observed one and verdicts that are right or wrong together: without it, a judge that is rarely wrong is found at fault
+    in up to 16 of 100 samples of ten clusters."""
     parts = [part for pairs in dimensions.values() if (part := _sureness(pairs, clusters, bins))]
     if not parts:
         return None

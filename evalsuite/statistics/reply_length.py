@@ -32,9 +32,8 @@ NOTES = (
 
 @dataclass(frozen=True)
 class Replies:
-    """The dialogues of one supporter in one language, by one scorer: their ids, `dialogues` [n]; the cluster of each, `cards`
-    [n]; the mean characters of its replies, `lengths` [n]; and its `scores` [n, dimensions + 1] on 0–100, the average last, NaN
-    without a readable verdict."""
+    """The dialogues of one supporter in one language, by one scorer: their ids and `cards` (clusters) [n], the mean characters
+    of their replies [n], and `scores` [n, dimensions + 1] on 0–100, the average last, NaN without a readable verdict."""
 
     language: Language
     scorer: Scorer
@@ -47,12 +46,9 @@ class Replies:
 
 @dataclass(frozen=True)
 class LengthEffect:
-    """Spearman's correlation (−1 to 1) of one scorer's scores with mean reply length, in one language.
-
-    `supporter` is None for the mean over supporters, weighted by dialogues: the correlation within supporters. `cells` maps
-    dimension (and `average`) → estimate; n counts dialogues with a readable verdict. Undefined correlations (fewer than two
-    dialogues, or constant lengths or scores) are None.
-    """
+    """Spearman's correlation (−1 to 1) of one scorer's scores with mean reply length, in one language. `supporter` is None for
+    the mean over supporters, weighted by dialogues. `cells` maps dimension (and `average`) → estimate; n counts dialogues with
+    a readable verdict. Undefined correlations are None."""
 
     language: Language
     scorer: Scorer
@@ -85,7 +81,7 @@ def replies_of(dialogues: Sequence[Dialogue], contestants: Iterable[Contestant])
 
 def length_effects(replies: Sequence[Replies], rubric: Rubric, names: Sequence[str] = ()) -> list[LengthEffect]:
     """A row per language, scorer and supporter, followed by one for all supporters of a scorer, on the dimensions of `names`
-    (default: all and the average). Intervals: 95 % percentile bootstrap over cards, drawn whole for all supporters."""
+    (default: all and the average)."""
     every = [*rubric.dimensions, AVERAGE]
     effects = []
     for (language, scorer), group in group_by(replies, lambda part: (part.language, part.scorer)).items():
@@ -107,9 +103,9 @@ def length_effects(replies: Sequence[Replies], rubric: Rubric, names: Sequence[s
 def _spearmans(
     sides: Sequence[tuple[Floats, Floats, Sequence[str]]], left_out: bool = False
 ) -> tuple[Floats, list[int], list[int]]:
-    """Spearman's correlation of each supporter's lengths and scores (NaN: missing) on these cards, [supporters, selections]:
-    over all cards, with `left_out` then without each card in turn, and last over `RESAMPLES` resamples of the cards, the same
-    for all supporters. Also the number of each supporter's dialogues, and of its cards, with a score."""
+    """Spearman's correlation of each supporter's lengths and scores on these cards, [supporters, selections]: over all cards,
+    with `left_out` without each card in turn, and over `RESAMPLES` resamples of the cards. Also the number of each supporter's
+    dialogues, and of its cards, with a score."""
     read = [~np.isnan(scores) for _, scores, _ in sides]
     cards = [np.array(names)[present] for (*_, names), present in zip(sides, read, strict=True)]
     names = sorted({str(name) for cards_of in cards for name in cards_of})
@@ -135,8 +131,7 @@ def _pooled(rhos: Floats, sizes: Sequence[int]) -> Floats:
 @dataclass(frozen=True)
 class LengthBias:
     """Spearman's correlation with reply length, within supporters, of a judge's averages and of gold's on the same dialogues;
-    their difference, and its two-sided p (`student_p`, the error by a jackknife over cards). None if a correlation is
-    undefined, as for scores that never vary."""
+    their difference, and its two-sided p (`student_p`, the error by a jackknife over cards); None if undefined."""
 
     language: Language
     judge: Estimate
@@ -149,11 +144,10 @@ class LengthBias:
 def length_biases(judged: Sequence[Replies], golden: Sequence[Replies]) -> list[LengthBias]:
     """By language, whether a judge's scores correlate with length more than gold's do.
 
-    Longer replies may be better, and gold then says so too. A judge's errors shrink its correlation with length, like any
-    other, so a fair judge that is no more reliable than gold does not exceed gold's. If longer replies are worse, errors raise
-    it towards 0: so the judge's own correlation must lie above 0 as well, and p is the larger of both. A partial correlation
-    given gold does not help: gold has errors of its own, and the quality that it misses stays in the judge's scores (a fair
-    judge was found at fault in 16 to 35 of 100 simulated studies).
+    Longer replies may be better, and gold then says so too. A judge's errors shrink its correlation, so a fair judge that is no
+    more reliable than gold does not exceed gold's. If longer replies are worse, errors raise it towards 0: so the judge's own
+    must lie above 0 as well, and p is the larger of both. A partial correlation given gold does not help, since gold has errors
+    of its own (a fair judge was found at fault in 16 to 35 of 100 simulated studies).
     """
     biases = []
     golden_parts = {(own.language, own.supporter): own for own in golden}
@@ -164,9 +158,9 @@ def length_biases(judged: Sequence[Replies], golden: Sequence[Replies]) -> list[
         if not any(present.any() for present in both):
             continue
         rhos, n = [], sum(int(present.sum()) for present in both)
-        for side in range(2):
-            parts = zip((pair[side] for pair in pairs), both, strict=True)
-            sides = [(part.lengths, np.where(present, part.scores[:, -1], np.nan), part.cards) for part, present in parts]
+        for parts in zip(*pairs, strict=True):
+            defined = (np.where(present, part.scores[:, -1], np.nan) for part, present in zip(parts, both, strict=True))
+            sides = [(part.lengths, scores, part.cards) for part, scores in zip(parts, defined, strict=True)]
             each, sizes, _ = _spearmans(sides, left_out=True)
             rhos.append(_pooled(each, sizes))
         cards = rhos[0].size - 1 - RESAMPLES

@@ -2,10 +2,9 @@
 2024).
 
 The budget is split between supporters by what each adds to the variance of their difference. Within a supporter, the chance of
-drawing a dialogue grows with the judge's uncertainty about it: the spread of its probabilities, or of its repeats. Half of
-every chance is the same for all dialogues, so that none is excluded and no weight is large; without probabilities and repeats,
-all of it is. The weight is 1 / chance, which keeps the leaderboard by judge and people unbiased. Scored dialogues are not drawn
-again; both rounds are then weighted together (`weights_together`).
+drawing a dialogue grows with the judge's uncertainty about it; half of every chance is the same for all dialogues, so that none
+is excluded and no weight is large. The weight is 1 / chance, which keeps the leaderboard by judge and people unbiased. Scored
+dialogues are not drawn again; both rounds are then weighted together (`weights_together`).
 """
 
 from __future__ import annotations
@@ -64,8 +63,7 @@ def _deviation(shares: Mapping[str, float]) -> float:
 
 def spread_and_error(judgements: Sequence[Judgement], people: Sequence[HumanScore], rubric: Rubric) -> Estimate:
     """Spearman's correlation (−1 to 1) of the judge's `uncertainty` about a dialogue with the distance of its average from
-    people's, over the dialogues that people scored on this rubric (n); [jackknife on Fisher's scale]. Drawing by uncertainty
-    saves labels only if it is above 0."""
+    people's, over the n dialogues that people scored. Drawing by uncertainty saves labels only if it is above 0."""
     spread, errors = uncertainty(judgements, rubric), dict[str, list[float]]()
     people_scores = group_by(people, lambda score: (score.dialogue_id, score.dimension))
     for (id, dimension), verdicts in group_by(judgements, lambda verdict: (verdict.dialogue_id, verdict.dimension)).items():
@@ -89,8 +87,8 @@ def rank_correlation(x: Floats, y: Floats) -> Estimate:
 
 
 def closest(boards: Iterable[Board], floors: Container[str]) -> set[tuple[Language, str]]:
-    """Language and name of the two supporters of each board that the judge distinguishes least: the smallest difference among
-    those whose interval contains zero, else among all. Floors are left out; a single supporter stands alone."""
+    """Language and name of the two supporters (not floors) of each board that the judge distinguishes least: the smallest
+    difference among those whose interval contains zero, else among all. A single supporter stands alone."""
     pairs: set[tuple[Language, str]] = set()
     for board in boards:
         names = [contestant.supporter for contestant in board.contestants]
@@ -108,10 +106,10 @@ def closest(boards: Iterable[Board], floors: Container[str]) -> set[tuple[Langua
 
 
 def split(errors: Sequence[Floats], budget: int, before: Sequence[int] | None = None) -> list[int]:
-    """The number of new labels for each supporter, given the predicted errors of its unlabelled dialogues and the labels it had
-    `before`. Each starts with two (one if the budget is short); every further label goes where it reduces the variance of the
-    supporters' differences most. Half of that variance is taken at the mean of all supporters, so that a judge that is wrongly
-    sure about one costs little."""
+    """The number of new labels for each supporter, given the predicted errors of its unlabelled dialogues and its labels
+    `before`. Each starts with two (one if the budget is short); every further label goes where it reduces the variance of
+    differences most. Half of that is taken at the mean of all supporters: a judge that is wrongly sure about one costs
+    little."""
     adds = np.array([np.mean(each**2 / (len(each) * _shares(each))) for each in errors])
     adds = EVEN * adds.mean() + (1 - EVEN) * adds if adds.any() else np.ones(len(errors))
     sizes = np.array([len(each) for each in errors])
@@ -160,9 +158,8 @@ def weights_together(before: Floats, chance: Floats, size: int) -> tuple[Floats,
     """Weights, up to a factor, of the dialogues scored before (with weights `before`) and of those then drawn, with `chance`,
     from the remainder of `size` dialogues.
 
-    The old weights give an unbiased mean. So do weights of 1 for the old dialogues, with the new ones at 1 / chance standing
-    for the remainder. So does any mixture of the two; this one gives all dialogues the same weight, that of `before`, if both
-    rounds are random choices.
+    The old weights give an unbiased mean, and so do weights of 1 for the old dialogues with the new ones at 1 / chance, and any
+    mixture of both; this one gives all the same weight if both rounds are random choices.
     """
     old, new = len(before), len(chance)
     if not old or not new:
@@ -184,10 +181,8 @@ def suggest(
     """A draw of `budget` dialogues, some of each supporter and language, in the order of the run, from those that are not
     `labelled` (dialogue → weight); and the new weights of the labelled ones. A dialogue of unknown uncertainty counts as the
     mean of the others; `evenly` gives all of a supporter the same chance. All supporters are drawn from in the same order of
-    cards, so that similar chances mean the same cards.
-
-    Raises `UserError` for a budget that leaves a supporter without a label, and if nothing is left to label.
-    """
+    cards, so that similar chances mean the same cards. Raises `UserError` for a budget that leaves a supporter without a label,
+    and if nothing is left to label."""
     before = labelled or {}
     spread = {} if evenly else uncertainty(judgements, rubric)
     usual = float(np.mean(list(spread.values()))) if spread else 1.0

@@ -65,8 +65,8 @@ class Scorer(NamedTuple):
         return {"judged by": self.name} if shown else {}
 
     def record(self) -> dict[str, Any]:
-        """A JSON object, the condition as an object in it."""
-        return {"judge": self.judge, "method": self.method, "condition": dict(self.condition)}
+        """A JSON object."""
+        return self._asdict() | {"condition": dict(self.condition)}
 
 
 def short_names(scorers: Iterable[Scorer]) -> dict[Scorer, str]:
@@ -105,12 +105,8 @@ def counted_note(rubric: Rubric | None) -> list[str]:
     return ["On a scale of more than 11 scores, each counts as the nearest of 11 evenly spaced ones."] * fine
 
 
-def _words(reason: str) -> str:
-    return reason.replace("_", " ")
-
-
 def broken(judgements: Iterable[Judgement]) -> int:
-    """The number of verdicts whose token probabilities cannot be true or are not the answer's; they count without them."""
+    """The number of verdicts whose token probabilities cannot be true or are not the answer's."""
     return sum(judgement.condition.get("probabilities") == "broken" for judgement in judgements)
 
 
@@ -164,8 +160,8 @@ def dimension_at(rubric: Rubric, place: int | None) -> str:
 
 
 def terminations(dialogues: Sequence[Dialogue]) -> Table:
-    """How many dialogues of each supporter ended for which reason, and how many either side ended. Reasons that can be due to
-    either side have a column for each; reasons that never occurred are named in a note."""
+    """How many dialogues of each supporter ended for which reason (of either side, where it can be due to either), how many
+    either side ended, and how many replies were cut off."""
     counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for dialogue in dialogues:
         row = counts[supporter_of(dialogue), dialogue.language]
@@ -180,14 +176,13 @@ def terminations(dialogues: Sequence[Dialogue]) -> Table:
     reasons = sorted(occurred, key=lambda name: (order.index(name.split(" (")[0]), name))
     cut = sorted({name for row in counts.values() for name in row if name.startswith("cut off")})
     columns = [*reasons, "ended by seeker", "ended by supporter", *cut]
-    absent = [reason for reason in get_args(Termination) if not any(name.split(" (")[0] == reason for name in reasons)]
-    rows: list[tuple[Cell, ...]] = []
-    for key, row in sorted(counts.items()):
-        rows.append((*key, sum(row[name] for name in reasons), *(row[name] for name in columns)))
-    notes = [f"Did not occur: {', '.join(absent)}."] * bool(absent)
-    notes += ["Cut off: replies that reached their token limit; they still count as turns."] * bool(cut)
-    heads = ("supporter", "language", "dialogues", *columns)
-    return Table("terminations", "How dialogues ended", heads, tuple(rows), tuple(notes), TERMINATIONS)
+    rows = tuple(
+        (*key, sum(row[name] for name in reasons), *(row[name] for name in columns)) for key, row in sorted(counts.items())
+    )
+    notes = ("Cut off: replies that reached their token limit; they still count as turns.",) * bool(cut)
+    return Table(
+        "terminations", "How dialogues ended", ("supporter", "language", "dialogues", *columns), rows, notes, TERMINATIONS
+    )
 
 
 TROUBLE = 0.1  # share of failures above which they are no accident
@@ -204,16 +199,16 @@ def sums_of(used: Iterable[Mapping[str, Mapping[str, Usage]]]) -> dict[tuple[str
 
 
 def cut_off(used: Iterable[Mapping[str, Mapping[str, Usage]]], up_to: float = 1) -> str:
-    """A sentence on the replies that reached their token limit, by role and model (`used` is that of several stages); "" if
-    none did. Models with a larger share of them than `up_to` are left out: `in_trouble` names those above `TROUBLE`."""
+    """A sentence on the replies that reached their token limit, by role and model, in several stages; "" if none did. Models
+    with a larger share of them than `up_to` are left out: `in_trouble` names those above `TROUBLE`."""
     counts = ((sum(usage.cut_off.values()), usage.calls, *key) for key, usage in sums_of(used).items())
     cut = [f"{n:,} of {calls:,} by the {role} {model}" for n, calls, role, model in counts if 0 < n <= up_to * calls]
     return f"Replies cut off at their token limit: {', '.join(cut)}." if cut else ""
 
 
 def in_trouble(used: Iterable[Mapping[str, Mapping[str, Usage]]], judgements: Iterable[Judgement]) -> Iterator[str]:
-    """Warnings with remedies, about models with more than a tenth of their replies cut off, judges with more than a tenth of
-    their verdicts unreadable, and judges that give every dialogue the same score."""
+    """Warnings with remedies: models with more than a tenth of their replies cut off, judges with more than a tenth of their
+    verdicts unreadable, and judges that give every dialogue the same score."""
     for (role, model), usage in sums_of(used).items():
         if (count := sum(usage.cut_off.values())) > TROUBLE * usage.calls:
             raised = "max_tokens" if role == "supporter" else "sampling.max_tokens in its spec"
@@ -250,13 +245,11 @@ def failed_calls(failures: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table |
 
 
 def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
-    """How often each score was given, per language, scorer and dimension. Unreadable verdicts have a column, as do verdicts
-    missing for another reason and those with broken probabilities (which also count under their score), if any.
+    """How often each score was given, per language, scorer and dimension, with columns for verdicts that are missing, by
+    reason, and for those with broken probabilities (which also count under their score), if any.
 
     Verdicts between two scores (from ensembles) count as the nearest, halves up; a scale of more than 11 scores is reduced to
-    eleven. A score that is not on a dimension's scale has a dash. Verdicts with nothing to score also have a column for their
-    share of all verdicts but the lost ones.
-    """
+    eleven. Verdicts with nothing to score also have a column for their share of all verdicts but the lost ones."""
     groups = defaultdict[tuple[Language, Scorer], dict[str, list[Judgement]]](lambda: {name: [] for name in rubric.dimensions})
     for judgement in checked(judgements, rubric):
         groups[judgement.language, scorer_of(judgement)][judgement.dimension].append(judgement)
@@ -264,7 +257,7 @@ def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
     reasons = list(dict.fromkeys([UNREADABLE, *missing(verdicts)]))
     unsound = [BROKEN] if broken(verdicts) else []
     several = len({scorer for _, scorer in groups}) > 1
-    heads_of, unasked = rubric.counted, [reason for reason in reasons if reason in UNASKED]
+    heads_of, words = rubric.counted, {reason: reason.replace("_", " ") for reason in reasons}
     rows: list[dict[str, Cell]] = []
     for language, scorer in sorted(groups):
         for dimension, of_dimension in groups[language, scorer].items():
@@ -274,11 +267,12 @@ def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
                 scores.update({} if value is None else {scale.nearest(value): count})
             rows.append({"language": language} | scorer.column(several) | {"dimension": dimension_label(rubric, dimension)})
             rows[-1] |= {head: scores[score] if score in scale.scores else None for score, head in heads_of.items()}
-            rows[-1] |= {_words(reason): absent.get(reason, 0) for reason in reasons}
+            rows[-1] |= {words[reason]: absent.get(reason, 0) for reason in reasons} | {"verdicts": len(of_dimension)}
             total = len(of_dimension) - absent.get(LOST, 0)
-            shares = {f"{_words(reason)} %": 100 * absent.get(reason, 0) / total if total else None for reason in unasked}
-            rows[-1] |= {"verdicts": len(of_dimension)} | shares | {reason: broken(of_dimension) for reason in unsound}
+            for reason in (reason for reason in reasons if reason in UNASKED):
+                rows[-1][f"{words[reason]} %"] = 100 * absent.get(reason, 0) / total if total else None
+            rows[-1] |= {reason: broken(of_dimension) for reason in unsound}
     note = "Broken probabilities: they cannot be true, or are not certain to be the answer's; the score in the text stands."
-    heads = ("language", "dimension", *heads_of.values(), *map(_words, reasons), "verdicts")
+    heads = ("language", "dimension", *heads_of.values(), *words.values(), "verdicts")
     notes = [*[note] * len(unsound), *counted_note(rubric)]
     return Table.of("distributions", "Scores given", rows, notes, SCORES, heads=() if rows else heads)
