@@ -1,7 +1,5 @@
-"""What happens along a dialogue, as charts: who is still there (figure 6 of EmoHarbor), and scores by round (figures 7, 9, 10).
-
-Both are panels of lines over rounds, with a band around each, and where it helps the number of dialogues behind them as bars.
-"""
+"""What happens along a dialogue, as charts: who is still there (figure 6 of EmoHarbor), and scores by round (figures 7, 9,
+10)."""
 
 from __future__ import annotations
 
@@ -60,14 +58,14 @@ def survival_charts(curves: Sequence[Curve]) -> Iterator[Chart]:
 
 
 def trend_charts(trends: Sequence[Trend], rubric: Rubric) -> Iterator[Chart]:
-    """One chart per language and scorer: a panel per dimension, a line per supporter, grey bars for the dialogues that came so
+    """One chart per language and scorer: a panel per dimension, a line per supporter, bars for the dialogues that came so
     far."""
     numbers = Counter[str]()
     for (language, scorer), rivals in group_by(trends, lambda trend: (trend.language, trend.scorer)).items():
         several = len({trend.scorer for trend in trends if trend.language == language}) > 1
         reached = Counter[int]()
         for trend in rivals:
-            reached.update({point.round: point.reached for point in trend.points})
+            reached.update(dict(enumerate(trend.reached, start=1)))
         rounds, most = sorted(reached), max(reached.values())
         texts = [f"{reached[at]} dialogues" for at in rounds]
         bars = trace("count", x=rounds, y=[100 * reached[at] / most for at in rounds], text=texts)
@@ -75,8 +73,8 @@ def trend_charts(trends: Sequence[Trend], rubric: Rubric) -> Iterator[Chart]:
         for name in names:
             lines = [bars]
             for place, trend in enumerate(rivals):
-                estimates = [(p.round, p.estimate) for p in trend.points if p.dimension == name and p.estimate.mean is not None]
-                points = [(at, estimate, fmt(estimate)) for at, estimate in estimates]
+                estimates = enumerate(trend.means[name], start=1)
+                points = [(at, estimate, fmt(estimate)) for at, estimate in estimates if estimate.mean is not None]
                 lines += curve(clean(trend.supporter), place, points, step=False, band=len(rivals) <= _BANDS)
             traces.append(lines)
         titles = [AVERAGE.capitalize() if name == AVERAGE else dimension_label(rubric, name) for name in names]

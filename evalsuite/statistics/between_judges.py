@@ -20,7 +20,7 @@ from evalsuite.statistics.summary import AGREEMENT, Scorer, dimension_label, lan
 
 def between_judges(verdicts: Sequence[Judgement], rubric: Rubric, clusters: Clusters = DIALOGUES) -> Iterator[Table]:
     """One table per language with several judges: every pair of judges on every dimension, over the dialogues on which both
-    have readable verdicts. A judge's repeats are averaged first. `clusters` are drawn whole."""
+    have readable verdicts; a judge's repeats are averaged first."""
     for language in languages_of(verdicts):
         of_dimensions = group_by((j for j in verdicts if j.language == language), lambda j: j.dimension)
         scorers = sorted({scorer_of(j) for j in verdicts if j.language == language})

@@ -1,7 +1,7 @@
 """Clusters: what every interval and test draws whole. By default, a card with all its dialogues and scores.
 
-Scores on one card are correlated. Thirty cards with thirteen dialogues each are a sample of thirty; an interval that took the
-390 scores as independent could be half as wide as it should be.
+Scores on one card are correlated: an interval that took thirty cards with thirteen dialogues each as 390 independent scores
+could be half as wide as it should be.
 """
 
 from __future__ import annotations

@@ -24,11 +24,8 @@ _FEW = 100  # distinct values on one side: below this, Kendall's tau for all sel
 
 
 def figures(x: Floats, y: Floats, place: NDArray[np.intp], level: Level) -> dict[Coefficient, tuple[Estimate, int, int]]:
-    """{coefficient: (estimate, undefined samples, resamples left out)} of n pairs.
-
-    `x` and `y` are [n]; `place` [n] is each pair's sample as an index from 0. There is no interval for a single sample, nor
-    when every resample is undefined.
-    """
+    """{coefficient: (estimate, undefined samples, resamples left out)} of pairs `x`, `y` [n] with `place` [n], each pair's
+    sample as an index from 0. There is no interval for a single sample, nor when every resample is undefined."""
     size = int(place.max()) + 1 if len(place) else 0
     if level == "sample":
         within = np.full((size, len(COEFFICIENTS)), np.nan)
@@ -57,11 +54,9 @@ def figures(x: Floats, y: Floats, place: NDArray[np.intp], level: Level) -> dict
 
 
 def coefficients(x: Floats, y: Floats, place: NDArray[np.intp], weights: Floats) -> Floats:
-    """[selections, 3]: the three coefficients, −1 to 1, NaN where undefined (fewer than two pairs, or a constant side).
-
-    `x` and `y` are [n]; `place` [n] is the group of each pair (an index from 0); `weights` [selections, groups] is how often
-    a selection contains a group (whole numbers from 0).
-    """
+    """[selections, 3]: the three coefficients, −1 to 1, NaN where undefined (fewer than two pairs, or a constant side), of
+    pairs `x`, `y` [n] with `place` [n], their groups as indices from 0. `weights` [selections, groups] are whole numbers: how
+    often a selection contains a group."""
     result = np.full((len(weights), len(COEFFICIENTS)), np.nan)
     if not len(x):
         return result

@@ -26,17 +26,11 @@ class ModelUse(NamedTuple):
     usage: Usage
     cost: float | None
 
-    @property
-    def cost_of_thousand(self) -> float | None:
-        """The cost of a thousand dialogues: that of a single one would vanish in two decimals."""
-        return 1000 * self.cost / self.dialogues if self.cost is not None and self.dialogues else None
-
 
 def model_uses(
     used: Used, dialogues: Sequence[Dialogue], verdicts: Sequence[Judgement], prices: Mapping[str, Price]
 ) -> list[ModelUse]:
-    """Every model in every role, supporters first; `used` is stage → role → model → usage. Floors, which use no model, are left
-    out."""
+    """Every model in every role, supporters first, without floors; `used` is stage → role → model → usage."""
     held_by = Counter(supporter_of(dialogue) for dialogue in dialogues)
     judged = Counter(judge for judge, _ in {(verdict.judge, verdict.dialogue_id) for verdict in verdicts})
     sums = sums_of({GOLD if stage.startswith("gold") else role: used[stage][role]} for stage in used for role in used[stage])
@@ -58,7 +52,9 @@ def use_table(uses: Sequence[ModelUse]) -> Table:
         totals = {"calls": use.usage.calls, "tokens in": use.usage.prompt_tokens, "tokens out": use.usage.completion_tokens}
         each = {f"{head} a dialogue": figure / use.dialogues if use.dialogues else None for head, figure in totals.items()}
         rows.append({"model": use.model, "role": use.role, "dialogues": use.dialogues or None, **totals})
-        rows[-1] |= {"cost": use.cost, **each, THOUSAND: use.cost_of_thousand} if priced else each
+        # The cost of a single dialogue would vanish in two decimals.
+        cost = 1000 * use.cost / use.dialogues if use.cost is not None and use.dialogues else None
+        rows[-1] |= {"cost": use.cost, **each, THOUSAND: cost} if priced else each
     notes = ["Tokens as the servers counted them, in prompts and in answers (reasoning included)."]
     notes += ["Cost: tokens times the price in the model's spec, in its currency. A dash: no price."] * priced
     return Table.of("model-costs", "What every model used", rows, notes, COSTS)
@@ -81,8 +77,8 @@ def dialogue_costs(
     """Every model in every role, then `dialogue with SUPPORTER` for everything such a dialogue and its judgement use.
 
     `usage` and `timing` are a run's usage.json and timing.json; `judging` is the judge's stage there. Seconds are the mean time
-    of a model's calls while the run had many in flight (in resumed runs: of the last try) times its calls, as if a dialogue's
-    calls were made one after another. The simulator's and judge's shares are taken to be the same for every supporter.
+    of a model's calls (in resumed runs: of the last try) times its calls, as if these were made one after another. The
+    simulator's and judge's shares are taken to be the same for every supporter.
     """
     by_supporter = group_by(dialogues, supporter_of)
     parts = _parts(usage, timing, Counter(map(supporter_of, dialogues)), len(dialogues), ("simulate", judging))

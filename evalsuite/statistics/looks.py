@@ -1,13 +1,11 @@
 """Stopping as soon as the differences are decided, without inflating the error rate (`esc-eval run --until decided`).
 
-Looking at a board repeatedly, and stopping when something is significant, finds a difference between equal models in far more
-than 5 of 100 runs. So the looks are planned, and the 5 % are spent on them in proportion to the cards (Lan and DeMets 1983,
-with the linear spending function of Kim and DeMets 1987): after a third of the cards, a third is spent. The joint distribution
-of one difference at all looks turns what a look may spend into the level of its tests and intervals; levels for normal
-statistics also serve for Student's t (Jennison and Turnbull 2000, section 3.8). Within a look, Holm's correction runs over all
-pairs. Intervals at these levels cover the truth at all looks together in 95 of 100 runs, wherever the run stops.
-`python -m tests.bench known-truth --only looks` has the figures.
-"""
+Stopping as soon as something is significant finds a difference between equal models in far more than 5 of 100 runs. So the
+looks are planned, and the 5 % are spent on them in proportion to the cards (Lan and DeMets 1983, with the linear spending
+function of Kim and DeMets 1987). The joint distribution of one difference at all looks turns what a look may spend into the
+level of its tests and intervals; levels for normal statistics also serve for Student's t (Jennison and Turnbull 2000, section
+3.8). Within a look, Holm's correction runs over all pairs. Intervals at these levels cover the truth at all looks together in
+95 of 100 runs, wherever the run stops (`python -m tests.bench known-truth --only looks`)."""
 
 from __future__ import annotations
 
@@ -49,8 +47,7 @@ class Looks:
         """The level of tests and intervals at each look: 1 minus the error rate of a single test.
 
         With B a Brownian motion and t the share of the cards, P(|B(t)| / √t exceeds the bound of this look, but of no earlier
-        one) is 5 % of the share of new cards. The density of B where no bound was exceeded is carried from look to look on a
-        grid.
+        one) is 5 % of the share of new cards. The density of B within all bounds is carried from look to look on a grid.
         """
         shares = np.array(self.cards) / self.cards[-1]
         grid = np.linspace(-_REACH, _REACH, _STEPS)

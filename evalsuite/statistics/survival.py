@@ -1,9 +1,9 @@
 """When seekers leave (EmoHarbor section 4.3, figure 6): survival curves of dialogues, and whether those of supporters differ.
 
 A round is a supporter's reply and the seeker's response: another line, or the end. A dialogue's time is the last round with a
-known outcome. There the seeker left (an event), or the dialogue is censored: its rounds were used up, or a refusal, an empty
-reply, a full context or a failing server stopped it, which does not say whether the seeker would have stayed (the paper does
-not say how it treats those). Dialogues that stopped before any outcome, or whose end is not recorded, are counted as left out.
+known outcome. There the seeker left (an event), or the dialogue is censored: its rounds were used up, or something else stopped
+it, which does not say whether the seeker would have stayed (the paper does not say how it treats those). Dialogues that stopped
+before any outcome, or whose end is not recorded, are counted as left out.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ class Span(NamedTuple):
 @dataclass(frozen=True)
 class SurvivalStep:
     """One round of a curve: `at_risk` dialogues had it, the seeker left in `left` of them, and `censored` were not observed any
-    longer. `survival` is the share (0–1, Kaplan-Meier) of dialogues that go on after it; `low` and `high` are its pointwise
-    95 % band (Greenwood's variance on the log-log scale, which stays within 0–1), None before the first seeker left and after
-    the last."""
+    longer. `survival` is the share (0–1, Kaplan-Meier) that goes on after it, with its pointwise 95 % band (Greenwood's
+    variance on the log-log scale), None before the first seeker left and after the last."""
 
     round: int
     at_risk: int
@@ -66,8 +65,8 @@ class Curve:
 
 @dataclass(frozen=True)
 class LogRank:
-    """Whether the seekers of these supporters leave at the same rate. `holm` is p after Holm's correction over the pairs of a
-    language (None for the test of all at once); figures are None if `undefined` gives a reason."""
+    """Whether the seekers of these supporters leave at the same rate. `holm` is p corrected over the pairs of a language (None
+    for the test of all at once); figures are None if `undefined` gives a reason."""
 
     language: Annotated[Language, Column("language")]
     supporters: Annotated[tuple[str, ...], Column("supporters", " / ".join)]
@@ -119,15 +118,14 @@ def _steps(spans: Sequence[Span]) -> list[SurvivalStep]:
     with np.errstate(divide="ignore", invalid="ignore"):  # when the last seeker leaves, which ends the curve
         survival = np.exp(np.cumsum(np.log(1 - left / at_risk)))
         errors = survival * np.sqrt(np.cumsum(left / (at_risk * (at_risk - left))))
-    steps = []
-    columns = (part.tolist() for part in (rounds, at_risk, left, censored, survival, errors))
-    for at, present, leaving, stopped, share, error in zip(*columns, strict=True):
-        band: tuple[float | None, float | None] = None, None
-        if 0 < share < 1:
-            width = ndtri((1 + LEVEL) / 2) * error / (share * abs(np.log(share)))
-            band = float(share ** np.exp(width)), float(share ** np.exp(-width))
-        steps.append(SurvivalStep(at, present, leaving, stopped, share, *band))
-    return steps
+        width = ndtri((1 + LEVEL) / 2) * errors / (survival * np.abs(np.log(survival)))
+        band = [np.where((survival > 0) & (survival < 1), survival ** np.exp(side * width), np.nan) for side in (1, -1)]
+    columns = (part.tolist() for part in (rounds, at_risk, left, censored, survival, *band))
+    return [
+        SurvivalStep(*figures, *(None if np.isnan(end) else end for end in ends))
+        for *figures, low, high in zip(*columns, strict=True)
+        for ends in [(low, high)]
+    ]
 
 
 def _counts(spans: Sequence[Span], rounds: Counts) -> tuple[Counts, Counts]:

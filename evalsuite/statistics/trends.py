@@ -28,31 +28,22 @@ TRENDS = "Scores by round"  # heading of the report
 
 
 @dataclass(frozen=True)
-class Point:
-    """The mean (0–100) of one dimension, or of `average`, in one round, with its 95 % interval over cards; n = dialogues with a
-    readable verdict. `reached` counts the supporter's dialogues that reached this round, judged or not."""
-
-    round: int
-    dimension: str
-    estimate: Estimate
-    reached: int
-
-
-@dataclass(frozen=True)
 class Trend:
-    """One supporter in one language, by one scorer. `slopes` maps dimension (and `average`) → the mean slope within dialogues,
-    in points of 0–100 per round, n = cards, tested against 0 like `paired.differences`."""
+    """One supporter in one language, by one scorer. `means` maps dimension (and `average`) → its mean (0–100) in every round, n
+    = dialogues with a readable verdict; `slopes` → the mean slope within dialogues, in points per round, n = cards, tested
+    against 0. `reached` counts the dialogues that reached each round, judged or not."""
 
     language: Language
     scorer: Scorer
     supporter: str
-    points: list[Point]
+    means: dict[str, list[Estimate]]
+    reached: list[int]
     slopes: dict[str, paired.Difference]
 
 
 def round_of(dialogue: Dialogue, turn: int) -> int:
-    """The round of a turn (its place in the dialogue, from 0): the number of the supporter's turns up to and including it.
-    Raises `UserError` for a turn that does not exist, or before the supporter has spoken."""
+    """The round of a turn (its place in the dialogue, from 0). Raises `UserError` for a turn that does not exist, or before the
+    supporter has spoken."""
     if turn >= len(dialogue.turns):
         raise UserError(f"turn: {turn}, but dialogue {dialogue.id} has turns 0 to {len(dialogue.turns) - 1}")
     number = sum(earlier.role == "supporter" for earlier in dialogue.turns[: turn + 1])
@@ -65,8 +56,7 @@ def trends(
     dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value = "value"
 ) -> list[Trend]:
     """Every language, scorer and supporter with verdicts on single turns. Repeats, and several turns of a round, are averaged
-    first. Raises `UserError` like `round_of` and `summary.checked`, and for a judgement of a dialogue that is not among
-    `dialogues`."""
+    first. Raises `UserError` like `round_of`, and for a judgement that does not fit rubric or `dialogues`."""
     by_id = {dialogue.id: dialogue for dialogue in dialogues}
     rounds: dict[int, list[Judgement]] = defaultdict(list)
     for judgement in checked([judgement for judgement in judgements if judgement.turn is not None], rubric):
@@ -85,21 +75,19 @@ def trends(
     for language, scorer, supporter in sorted(cards, key=lambda key: (languages.index(key[0]), *key[1:])):
         by_round = cards[language, scorer, supporter]
         rivals = [dialogue for dialogue in dialogues if (dialogue.language, supporter_of(dialogue)) == (language, supporter)]
-        reached = [sum(turn.role == "supporter" for turn in dialogue.turns) for dialogue in rivals]
+        lengths = np.array([sum(turn.role == "supporter" for turn in dialogue.turns) for dialogue in rivals])
         rows = {id: row for row, id in enumerate(sorted({id for of_round in by_round.values() for id in of_round}))}
-        scores = np.full((len(rows), max(reached), len(rubric.dimensions)), np.nan)
+        scores = np.full((len(rows), lengths.max(), len(rubric.dimensions)), np.nan)
         for number, of_round in by_round.items():
             for id, (sums, counts) in of_round.items():
                 scores[rows[id], number - 1] = np.where(counts > 0, sums, np.nan)
         on_cards = [card_of(by_id[id]) for id in rows]
         readable = (~np.isnan(scores)).any(axis=2).sum(axis=0)
         design = paired.Design(weights=None if rubric.weights is None else np.array(rubric.weights))
-        means = paired.card_estimates(*paired.by_card(scores, on_cards), readable.tolist(), design=design)
-        points: list[Point] = []
-        for at, row in enumerate(means, start=1):
-            count = sum(length >= at for length in reached)
-            points += (Point(at, name, estimate, count) for name, estimate in zip(names, row, strict=True))
-        result.append(Trend(language, scorer, supporter, points, _slopes(scores, on_cards, names, design)))
+        estimates = paired.card_estimates(*paired.by_card(scores, on_cards), readable.tolist(), design=design)
+        means = {name: list(column) for name, column in zip(names, zip(*estimates, strict=True), strict=True)}
+        reached = [int((lengths >= at).sum()) for at in range(1, lengths.max() + 1)]
+        result.append(Trend(language, scorer, supporter, means, reached, _slopes(scores, on_cards, names, design)))
     return result
 
 
@@ -125,15 +113,15 @@ def tables(trends: Sequence[Trend], rubric: Rubric) -> Iterator[Table]:
     """Per language one table of means (a row per supporter and dimension, rounds as columns), and one of slopes."""
     for language, of_language in group_by(trends, lambda trend: trend.language).items():
         several = len({trend.scorer for trend in of_language}) > 1
-        horizon = max(point.round for trend in of_language for point in trend.points)
+        horizon = range(1, max(len(trend.reached) for trend in of_language) + 1)
         means: list[dict[str, Cell]] = []
         slopes: list[dict[str, Cell]] = []
         for trend in of_language:
             for name, slope in trend.slopes.items():
                 labels: dict[str, Cell] = {"supporter": trend.supporter, **trend.scorer.column(several)}
                 labels |= {"dimension": dimension_label(rubric, name)}
-                rounds = {point.round: point.estimate for point in trend.points if point.dimension == name}
-                means.append(labels | {f"round {at}": rounds.get(at) for at in range(1, horizon + 1)})
+                means.append(labels | dict.fromkeys(f"round {at}" for at in horizon))
+                means[-1] |= {f"round {at}": estimate for at, estimate in zip(horizon, trend.means[name], strict=False)}
                 slopes.append(labels | {"points per round": slope.estimate} | paired.by_column(slope))
                 del slopes[-1][paired.COLUMNS[0]]
         note = f"Mean on 0–100, [{SMOOTHED} over cards], n = dialogues that reached the round and have a readable verdict."

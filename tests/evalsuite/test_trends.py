@@ -42,11 +42,10 @@ def given() -> tuple[list[Dialogue], list[Judgement]]:
 
 def test_means_by_round() -> None:
     (found,) = trends(*given(), RUBRIC)
-    care = [point for point in found.points if point.dimension == "care"]
-    assert [(p.round, p.reached, p.estimate.n) for p in care] == [(1, 5, 4), (2, 4, 2), (3, 2, 2)]
-    assert [p.estimate.mean for p in care] == pytest.approx([25 * (11 / 4 - 1), 25 * (3 - 1), 25 * (4 - 1)])
-    average = [point.estimate.mean for point in found.points if point.dimension == "average"]
-    assert average == pytest.approx([(25 * 1.75 + 50) / 2, 50, (75 + 50) / 2])
+    assert found.reached == [5, 4, 2] and [estimate.n for estimate in found.means["care"]] == [4, 2, 2]
+    means = {name: [estimate.mean for estimate in rounds] for name, rounds in found.means.items()}
+    assert means["care"] == pytest.approx([25 * (11 / 4 - 1), 25 * (3 - 1), 25 * (4 - 1)])
+    assert means["average"] == pytest.approx([(25 * 1.75 + 50) / 2, 50, (75 + 50) / 2])
 
 
 def test_slopes_are_those_within_dialogues() -> None:
@@ -77,11 +76,10 @@ def test_any_trend_against_scipy(talks: list[list[int | None]]) -> None:
     slope = found.slopes["care"].estimate
     assert slope.n == len(slopes) and slope.mean == (pytest.approx(np.mean(slopes), abs=1e-9) if slopes else None)
     assert (slope.low is None) == (slope.high is None) == (len(slopes) < 2)
-    for point in found.points:
-        if point.dimension == "care":
-            scores = [25 * (marks[point.round - 1] - 1) for marks in talks if (marks + [None] * 4)[point.round - 1]]  # type: ignore[operator]
-            assert point.reached == sum(len(marks) >= point.round for marks in talks) and point.estimate.n == len(scores)
-            assert point.estimate.mean == (pytest.approx(np.mean(scores)) if scores else None)
+    for place, (estimate, reached) in enumerate(zip(found.means["care"], found.reached, strict=True)):
+        scores = [25 * (mark - 1) for marks in talks for mark in marks[place : place + 1] if mark]
+        assert reached == sum(len(marks) > place for marks in talks) and estimate.n == len(scores)
+        assert estimate.mean == (pytest.approx(np.mean(scores)) if scores else None)
 
 
 def test_tables_and_charts() -> None:
