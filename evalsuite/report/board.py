@@ -21,13 +21,11 @@ SETTINGS_SHOWN = 5  # the most of a run that is not comparable
 def board(runs: Sequence[RunRecords], cluster: str | None = None) -> ReportContent:
     """The content of the page. Raises `UserError` if the runs share no card."""
     together = shared_cards(runs, cluster)
-    tally = together.tally
-    first = together.runs[0].config
+    tally, first = together.tally, together.runs[0].config
     scores_given = distributions(tally.verdicts, tally.rubric)
-    simulated = first.get("simulate", {})
     return ReportContent(
         title="Leaderboard over " + (f"{len(together.runs)} runs" if len(together.runs) > 1 else "one run"),
-        framework=simulated.get("framework", "given dialogues"),
+        framework=first.get("simulate", {}).get("framework", "given dialogues"),
         mode=first["score"].get("mode", "native"),
         plumbing=any(f"'checkpoint': '{EMBEDDED_PREFIX}" in str(run.config) for run in together.runs),
         synthetic_gold=False,

@@ -35,8 +35,7 @@ class Chart:
 
 
 def distribution_charts(table: Table, rubric: Rubric) -> Iterator[Chart]:
-    """Score counts per dimension (`summary.distributions`) as shares of all verdicts; segments are labelled with their score,
-    unreadable verdicts are hatched."""
+    """Score counts per dimension (`summary.distributions`) as shares of all verdicts; unreadable ones are hatched."""
     names, end = table.columns.index("dimension"), table.columns.index("verdicts")
     marks = [*rubric.counted.values()]
     reasons = table.columns[names + 1 + len(marks) : end]
@@ -84,16 +83,14 @@ def termination_charts(table: Table) -> Iterator[Chart]:
 def agreement_charts(
     agreement: Agreement, rubric: Rubric, mode: str, synthetic: bool, judge: str = "", table: str = "agreement"
 ) -> Iterator[Chart]:
-    """ACC and ACC_soft compared with always answering the most frequent gold score. With several judges, the title names the
-    `judge`, and the chart is below its `table`."""
+    """ACC and ACC_soft compared with always answering the most frequent gold score, below `table`; with several judges, the
+    title names the `judge`."""
     suffix = "" if mode == "paper" else "_read"
     for language, figures in agreement.items():
         rows = [_label(rubric, name) for name in figures]
+        marks = (("dot", "judge", "{}" + suffix), ("baseline", "majority class", "majority_{}"))
         traces = [
-            [
-                dots("dot", rows, _shares(figures, metric + suffix), "judge"),
-                dots("baseline", rows, _shares(figures, f"majority_{metric}"), "majority class"),
-            ]
+            [dots(style, rows, _shares(figures, key.format(metric)), name) for style, name, key in marks]
             for metric in ("acc", "acc_soft")
         ]
         unreadable = "are left out" if suffix else "count as wrong"

@@ -23,7 +23,7 @@ from evalsuite.checks import risk, simulator
 from evalsuite.checks.shared_bases import alike, bases
 from evalsuite.report import charts
 from evalsuite.report.log_wandb import log_report
-from evalsuite.report.report import PLUMBING, ReportContent, write_report
+from evalsuite.report.report import PLUMBING, UNSCORED, ReportContent, write_report
 from evalsuite.report.trajectories import along
 from evalsuite.runner.work import Outcome
 from evalsuite.runs.folder import Run, looks_of
@@ -144,14 +144,9 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
             f"{run.folder}/role_play_dialogues.jsonl --judgements {run.folder}/role_play_judgements.jsonl`"
         )
     if scored is None and (others := config.stages.keys() - {"simulate", "dialogues", "gold"}):
-        raise UserError(
-            f"{run.folder} holds records of {', '.join(sorted(others))}, which have no page: the command that made them wrote "
-            "their tables there"
-        )
+        raise UserError(f"{run.folder} holds records of {', '.join(sorted(others))}: their command wrote their tables there")
     if scored is None:
-        raise UserError(
-            f"{run.folder} has no judgements yet: run `esc-eval run --only score --config CONFIG --out {run.folder}` first"
-        )
+        raise UserError(UNSCORED.format(run.folder))
     judges = sets_of(run.folder, config)
     outcomes = {outcome.file: outcome for outcome in made}
     path = run.folder / "dialogues.jsonl"

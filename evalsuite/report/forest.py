@@ -30,7 +30,8 @@ class ForestLine:
 
 @dataclass(frozen=True)
 class Forest:
-    """Rows on an axis from `low` to `high`. Marks distinguish the `judges`; the figures printed are the first one's."""
+    """Rows (what each is: `rows`) on an axis from `low` to `high`. Marks distinguish the `judges`; figures are the first
+    one's."""
 
     title: str
     lines: Sequence[ForestLine]
@@ -40,7 +41,6 @@ class Forest:
     high: float = 100
     unit: str = "of 100"
     rows: str = "supporter"
-    """What a row is."""
 
     def at(self, figure: float) -> str:
         """The horizontal position of a figure; figures off the axis (negative points may lead below 0) are at its end."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -35,8 +34,8 @@ class GateCase(NamedTuple):
 
 @dataclass(frozen=True)
 class Gates:
-    """Gates for the models of a run by one judge; floors pass through none of them. `least` holds (dimension or `average`,
-    lowest mean on 0–100). `baseline` is the run than whose models these must not be worse."""
+    """Gates for the models (not floors) of a run by one judge. `least` holds (dimension or `average`, lowest mean on 0–100).
+    `baseline` is the run than whose models these must not be worse."""
 
     judge: str | None
     least: Sequence[tuple[str, float]] = ()
@@ -45,7 +44,7 @@ class Gates:
     @classmethod
     def parse(cls, fail_under: Sequence[str], baseline: Path | None, rubric: Rubric, judge: str | None) -> Gates | None:
         """The gates that the options name; None without any. Raises `UserError` for a dimension that the rubric lacks, a score
-        that is none, and a baseline that is no run scored by this judge on this rubric."""
+        off 0–100, and a baseline that is no run scored by this judge on this rubric."""
         names = [*rubric.dimensions, AVERAGE]
         least = []
         for text in fail_under:
@@ -55,7 +54,7 @@ class Gates:
             try:
                 least.append((name, float(score)))
             except ValueError:
-                least.append((name, math.nan))
+                raise UserError(f"--fail-under {text}: {score} is no score on 0–100") from None
             if not 0 <= least[-1][1] <= 100:
                 raise UserError(f"--fail-under {text}: {score} is no score on 0–100")
         if baseline is not None:
@@ -78,16 +77,15 @@ class Gates:
     def _under(self, records: RunRecords) -> Iterator[GateCase]:
         """Every threshold, for every model."""
         tally = Tally(records.dialogues, records.judgements, records.rubric, records.floors, level=records.level)
-        boards = tally.pooled if self.least else []
+        models = [cell for board in tally.pooled if self.least for place in board.models for cell in board.scores[place]]
         for dimension, least in self.least:
-            for board in boards:
-                for cell in (cell for place in board.models for cell in board.scores[place] if cell.dimension == dimension):
-                    mean, failure = cell.estimate.mean, ""
-                    if mean is None:
-                        failure = f"{cell.supporter}: no {dimension} for lack of readable verdicts"
-                    elif mean < least:
-                        failure = f"{cell.supporter}: {dimension} {fmt(mean, 1)} is {fmt(least - mean, 1)} below {least:g}"
-                    yield GateCase(f"{dimension} at least {least:g}", cell.supporter, failure)
+            for cell in (cell for cell in models if cell.dimension == dimension):
+                mean, failure = cell.estimate.mean, ""
+                if mean is None:
+                    failure = f"{cell.supporter}: no {dimension} for lack of readable verdicts"
+                elif mean < least:
+                    failure = f"{cell.supporter}: {dimension} {fmt(mean, 1)} is {fmt(least - mean, 1)} below {least:g}"
+                yield GateCase(f"{dimension} at least {least:g}", cell.supporter, failure)
 
 
 def _missing(records: RunRecords) -> Iterator[GateCase]:
@@ -97,14 +95,13 @@ def _missing(records: RunRecords) -> Iterator[GateCase]:
     counts = Counter(map(supporter_of, records.dialogues))
     gone = Counter(supporter_of(dialogue) for dialogue in records.dialogues if dialogue.id in lost)
     for supporter, number in sorted(counts.items()):
-        missing = gone[supporter]
-        failure = f"{supporter}: {missing} of {number} dialogues are missing or not judged" if missing else ""
-        yield GateCase("all dialogues held and judged", supporter, failure)
+        failure = f"{supporter}: {gone[supporter]} of {number} dialogues are missing or not judged"
+        yield GateCase("all dialogues held and judged", supporter, failure * bool(gone[supporter]))
 
 
 def _worse(baseline: RunRecords, records: RunRecords) -> Iterator[GateCase]:
-    """Every model against the one of the baseline that it is compared with: whether its average is significantly worse.
-    Without any comparison the gate fails: it saw nothing."""
+    """Whether any model's average is significantly worse than that of the baseline's model that it is compared with. Without
+    any comparison the gate fails: it saw nothing."""
     gate = f"not worse than {baseline.name}"
     pairs = compare([baseline, records]).decisive
     for late, early, difference in pairs:

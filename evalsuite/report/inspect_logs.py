@@ -1,15 +1,15 @@
 """A scored run as logs of Inspect (inspect_ai): one `.eval` file per supporter, for `inspect view` and other readers.
 
 A sample is a dialogue as its supporter saw it: the seeker's turns are `user`, its own are `assistant`. Every judge is a scorer
-whose score has a value a dimension; a verdict that could not be read is NaN, which Inspect counts as unscored. The logs hold
-what the run's records say and nothing else: exported again, they are equal.
+with a value per dimension; a verdict that could not be read is NaN, which Inspect counts as unscored. Logs that are exported
+again are equal.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from core.errors import UserError
 from core.files import digest, read_jsonl
 from core.grouping import group_by
 from core.records import Dialogue, Judgement, Usage
-from evalsuite.report.report import PLUMBING
+from evalsuite.report.report import PLUMBING, UNSCORED
 from evalsuite.runs import shards
 from evalsuite.runs.folder import Run
 from evalsuite.runs.judgement_sets import sets_of
@@ -49,11 +49,8 @@ def write_inspect_logs(run: Run, out: Path) -> list[Path]:
 
 def _logs(run: Run) -> Iterator[tuple[str, EvalLog]]:
     config = shards.whole(run.folder)
-    sets = sets_of(run.folder, config)
-    if not sets:
-        raise UserError(
-            f"{run.folder} has no judgements yet: run `esc-eval run --only score --config CONFIG --out {run.folder}` first"
-        )
+    if not (sets := sets_of(run.folder, config)):
+        raise UserError(UNSCORED.format(run.folder))
     verdicts = {judged.judge or "judge": group_by(judged.records(), lambda judgement: judgement.dialogue_id) for judged in sets}
     records = read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues")
     task = config.simulated.framework if config.simulated else "given_dialogues"
@@ -73,9 +70,9 @@ def _log(
 
     simulated, stages = config.simulated, run.usage().values()
     usages = [(role, model, usage) for stage in stages for role, models in stage.items() for model, usage in models.items()]
-    # Seeker and judge are asked for all supporters, and usage.json has them in one.
-    alone = simulated is None or len(simulated.supporters) == 1
-    own = [(role, model, usage) for role, model, usage in usages if alone or (role, model) == ("supporter", supporter)]
+    # Seeker and judge are asked for all supporters, and usage.json has them in one: it is in the metadata.
+    own = [usage for role, model, usage in usages if (role, model) == ("supporter", supporter)]
+    used = {supporter: _usage(sum(own, Usage()))} if own else {}
     samples = [_sample(dialogue, supporter, verdicts) for dialogue in dialogues]
     players = simulated.players if simulated else {}
     roles = {role: ModelConfig(model=spec.name) for role, spec in players.items()}
@@ -117,8 +114,8 @@ def _log(
         stats=EvalStats(
             started_at=created,
             completed_at=created,
-            model_usage=_summed((model, usage) for _, model, usage in own),
-            role_usage=_summed((role, usage) for role, _, usage in own),
+            model_usage=used,
+            role_usage={"supporter": used[supporter]} if used else {},
         ),
         samples=samples,
     )
@@ -204,10 +201,3 @@ def _usage(usage: Usage) -> ModelUsage:
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
         reasoning_tokens=usage.reasoning_tokens or None,
     )
-
-
-def _summed(parts: Iterable[tuple[str, Usage]]) -> dict[str, ModelUsage]:
-    sums: dict[str, Usage] = {}
-    for name, usage in parts:
-        sums[name] = sums.get(name, Usage()) + usage
-    return {name: _usage(usage) for name, usage in sums.items()}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,19 +12,18 @@ from typing import Any, Literal, NamedTuple
 
 import orjson
 import yaml
-from markupsafe import Markup
 from pydantic import BaseModel
 
-from core import page
 from core.errors import clean
 from core.files import write_json_of, write_jsonl, write_text
+from core.grouping import group_by
 from core.languages import name_of
 from core.records import RoleCard
 from core.tables import Table, escape_markdown, to_markdown, write_csv
 from evalsuite.report.charts import SYNTHETIC_GOLD, Agreement, Chart
-from evalsuite.report.figures import TEMPLATES
 from evalsuite.report.forest import Forest, board_forest, difference_forests, dimension_forest, language_forests
 from evalsuite.report.headlines import agreeing, answer, belief, counted, unbeaten, unread
+from evalsuite.report.sheet import markdown_head, markdown_texts, rendered
 from evalsuite.report.transcripts import Risks, beside, transcripts
 from evalsuite.runs.framework import Alarm
 from evalsuite.runs.texts import TextDiff
@@ -32,6 +32,7 @@ from evalsuite.statistics.leaderboard import Board, Tally
 from evalsuite.statistics.summary import AGREEMENT, languages_of, supporter_of
 
 ALARMS = 10  # the most that a page shows with their transcripts
+UNSCORED = "{0} has no judgements yet: run `esc-eval run --only score --config CONFIG --out {0}` first"
 PLUMBING = "Plumbing: scores that involve the embedded 135M model say nothing about quality."
 
 
@@ -47,16 +48,15 @@ class Section(NamedTuple):
 class ReportContent:
     """The content of a report.
 
-    `tally` holds the records and what they come to. `tables` come in display order, grouped by their `section`; a chart
-    stands below its table. `agreement` maps language → dimension or "average" → figures as fractions of 1: acc,
-    acc_soft, majority_acc, majority_acc_soft, acc_low, acc_high, n, parse_rate and more; `agreements` maps judge → the same,
-    the first being `agreement`; None where nothing is to be said of judges. `config` is the resolved configuration (JSON
-    values only); a `fingerprints` entry in it is shown as a table. `replay` names the recording whose answers were taken.
-    `timing` is in seconds and the only place for clock time. `generated` is the report's date as text.
+    `tables` come in display order, grouped by their `section`; a chart stands below its table. `agreement` is what
+    `statistics.agreement` gives, `agreements` maps judge → the same, the first being `agreement`; None where nothing is to be
+    said of judges. `config` is the resolved configuration (JSON values only); a `fingerprints` entry in it is shown as a table.
+    `replay` names the recording whose answers were taken. `timing` is in seconds and the only place for clock time. `generated`
+    is the report's date as text.
 
-    `warnings` are further sentences for the summary, `further_facts` further lines on what was run. `risks` maps dialogue id →
-    place of a turn → what it is about: those transcripts stand behind a content warning. `records` go beside the
-    tables as JSON lines, by the file's name.
+    `warnings` are further sentences for the summary, `further_facts` further lines on what was run. `alarms` come before
+    everything else. `risks` maps dialogue id → place of a turn → what it is about: those transcripts are behind a content
+    warning. `texts` are the supporters' system messages. `records` go beside the tables as JSON lines, by the file's name.
     """
 
     title: str
@@ -79,21 +79,16 @@ class ReportContent:
     records: Mapping[str, Sequence[BaseModel]] = field(default_factory=dict)
     further_facts: Sequence[tuple[str, str]] = ()
     alarms: Sequence[Alarm] = ()
-    """Dialogues that the page shows before everything else."""
     texts: Sequence[TextDiff] = ()
-    """The supporters' system messages and their differences."""
 
     @property
     def sections(self) -> list[Section]:
         """The report's headings with their tables; tables without a section come last."""
+        groups = group_by(self.tables, lambda table: table.section)
         label = SYNTHETIC_GOLD if self.synthetic_gold else ""
         return [
-            Section(
-                name or "Further tables",
-                [table for table in self.tables if table.section == name],
-                label if name == AGREEMENT else "",
-            )
-            for name in sorted(dict.fromkeys(table.section for table in self.tables), key=lambda name: not name)
+            Section(name or "Further tables", groups[name], label if name == AGREEMENT else "")
+            for name in sorted(groups, key=lambda name: not name)
         ]
 
     @cached_property
@@ -120,7 +115,7 @@ class ReportContent:
     @property
     def relied(self) -> bool:
         """Whether the first board's judge is reliable."""
-        return bool(self.boards) and self.beliefs[self.boards[0].scorer.judge][0]
+        return any(self.beliefs[board.scorer.judge][0] for board in self.boards[:1])
 
     @cached_property
     def findings(self) -> list[str]:
@@ -138,9 +133,7 @@ class ReportContent:
         if not self.boards:
             return {}
         first = self.boards[0]
-        apart = [
-            of_language for board in self.boards for of_language in self.tally.boards if of_language.scorer == board.scorer
-        ]
+        apart = [part for board in self.boards for part in self.tally.boards if part.scorer == board.scorer]
         return {
             "board": [board_forest(self.boards, "Average score")],
             "languages": [*language_forests(apart)] if first.language == POOLED else [],
@@ -193,12 +186,9 @@ class ReportContent:
 
 def write_report(run: Path, content: ReportContent, name: str = "report") -> dict[str, Path]:
     """Write NAME.html, NAME.json, NAME.md and tables/KEY.csv for every table into the run folder, and the transcripts of a page
-    that would be too large into NAME_transcripts, where it finds them.
-
-    Returns the paths by kind: html, json, md, and tables (the folder). Raises `UserError` for judgements that do not fit the
-    rubric or name no dialogue of the run, `ValueError` for two tables with one key, and for a chart whose table is
-    missing.
-    """
+    that would be too large into NAME_transcripts. Returns the paths by kind: html, json, md, and tables (the folder). Raises
+    `UserError` for judgements that do not fit the rubric or name no dialogue of the run, `ValueError` for two tables with one
+    key, and for a chart whose table is missing."""
     keys = Counter(table.key for table in content.tables)
     if doubled := [key for key, count in keys.items() if count > 1]:
         raise ValueError(f"two tables with the key {doubled[0]}")
@@ -206,9 +196,11 @@ def write_report(run: Path, content: ReportContent, name: str = "report") -> dic
         raise ValueError(f"chart {lost[0]} stands below no table")
     paths = {kind: run / f"{name}.{kind}" for kind in ("html", "json", "md")}
     shown, folder = transcripts(content.tally, content.cards, content.risks), run / f"{name}_transcripts"
+    shutil.rmtree(folder, ignore_errors=True)  # transcripts of an earlier page
     shown = beside(shown, folder) if shown["split"] else shown
-    write_text(paths["html"], _html(content, shown))
-    _clear(folder, shown["chunks"] if shown["split"] else [])
+    page: dict[str, Any] = {"content": content, "most_alarms": ALARMS, "transcripts": shown, "config": _config_text(content)}
+    scripts = ("transcripts", "browse", "sort", "reference", "charts")
+    write_text(paths["html"], rendered("report.html.j2", scripts, content.charts, **page))
     records = {"dialogues": content.tally.dialogues, "judgements": content.tally.judgements}
     write_json_of(paths["json"], _data(content), records)
     write_text(paths["md"], _markdown(content))
@@ -250,13 +242,8 @@ def _config_text(content: ReportContent) -> str:
 
 
 def _markdown(content: ReportContent) -> str:
-    parts = [f"# {escape_markdown(content.title)}"]
-    for line in [*content.alarmed, *(f"- {alarm.what} ({alarm.dialogue.id})" for alarm in content.alarms[:ALARMS])]:
-        parts += ["", escape_markdown(line)]
-    for line in content.findings:
-        parts += ["", escape_markdown(line)]
-    for warning in content.cautions:
-        parts += ["", f"> **{escape_markdown(warning)}**"]
+    alarms = (f"- {alarm.what} ({alarm.dialogue.id})" for alarm in content.alarms[:ALARMS])
+    parts = markdown_head(content.title, [*content.alarmed, *alarms, *content.findings], content.cautions)
     parts += ["", "## Run", ""]
     parts += [f"- {name}: {escape_markdown(text)}" for name, text in content.facts]
     for section in content.sections:
@@ -264,9 +251,7 @@ def _markdown(content: ReportContent) -> str:
             parts += ["", f"## {escape_markdown(section.title)}", ""]
             parts += [f"> {section.label}", ""] if section.label else []
             parts += ["\n".join(to_markdown(table) for table in section.tables).rstrip()]
-    parts += ["", "## System prompts"] if content.texts else []
-    for what, lines in content.texts:
-        parts += ["", f"{escape_markdown(what)}:", "", *(f"    {clean(line)}" for line in lines)]
+    parts += ["", "## System prompts", *markdown_texts(content.texts)] if content.texts else []
     if content.config:
         fingerprints = content.config.get("fingerprints", {})
         parts += ["", "## Configuration", ""]
@@ -274,29 +259,3 @@ def _markdown(content: ReportContent) -> str:
         # Indented rather than fenced: no line of the configuration can end the block.
         parts += ["", *("    " + line for line in _config_text(content).splitlines())]
     return "\n".join(parts) + "\n"
-
-
-# --- the HTML file -------------------------------------------------------------------------------------------------------
-
-
-def _clear(folder: Path, keep: Collection[str]) -> None:
-    """Remove the files of earlier pages from a folder of transcripts."""
-    wanted = set(keep)
-    for path in folder.glob("*.js") if folder.is_dir() else ():
-        if path.name not in wanted:
-            path.unlink()
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
-
-
-def _html(content: ReportContent, shown: Mapping[str, Any]) -> str:
-    environment = page.environment(TEMPLATES)
-    return environment.get_template("report.html.j2").render(
-        content=content,
-        most_alarms=ALARMS,
-        figures={chart.key: chart.figure for chart in content.charts},
-        transcripts=shown,
-        config=_config_text(content),
-        scripts=page.scripts(*(TEMPLATES / f"{name}.js" for name in ("transcripts", "browse", "sort", "reference", "charts"))),
-        style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
-    )

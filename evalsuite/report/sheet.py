@@ -33,9 +33,9 @@ class Branch:
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
     """What a page says. `cautions` and `findings` are sentences, the first finding the answer, `facts` lines of what was done.
-    The `forests` are drawn at the top, and there stand the tables with the keys in `main`; the others come in their order under
-    the heading of their section, folded. A chart stands below the table that it names. `texts` are what changed in words, the
-    `tree` is dialogues that begin alike, `figures` is what the JSON has beside."""
+    The `forests` and the tables with the keys in `main` are at the top, the others folded under their section. A chart stands
+    below the table that it names. `texts` are what changed in words, the `tree` is dialogues that begin alike, `figures` is
+    further JSON."""
 
     title: str
     cautions: Sequence[str] = ()
@@ -60,7 +60,8 @@ class Sheet:
 def write_sheet(folder: Path, name: str, sheet: Sheet) -> dict[str, Path]:
     """Write NAME.html, NAME.json, NAME.md and tables/KEY.csv; returns the paths by kind."""
     paths = {kind: folder / f"{name}.{kind}" for kind in ("html", "json", "md")}
-    write_text(paths["html"], _html(sheet))
+    scripts = ("sort", "charts") if sheet.charts else ("sort",)
+    write_text(paths["html"], rendered("sheet.html.j2", scripts, sheet.charts, bool(sheet.charts), sheet=sheet))
     write_json(paths["json"], as_figures(sheet))
     write_text(paths["md"], _markdown(sheet))
     write_csv(name, sheet.tables, folder / "tables")
@@ -70,36 +71,40 @@ def write_sheet(folder: Path, name: str, sheet: Sheet) -> dict[str, Path]:
 def as_figures(sheet: Sheet) -> dict[str, Any]:
     """The page as JSON."""
     content = {"title": sheet.title, "warnings": sheet.cautions, "findings": sheet.findings, "facts": dict(sheet.facts)}
-    texts = {text.what: text.lines for text in sheet.texts}
-    return (
-        content | ({"texts": texts} if texts else {}) | {**sheet.figures, "tables": [asdict(table) for table in sheet.tables]}
-    )
+    texts = {"texts": {text.what: text.lines for text in sheet.texts}} if sheet.texts else {}
+    return content | texts | {**sheet.figures, "tables": [asdict(table) for table in sheet.tables]}
 
 
-def _html(sheet: Sheet) -> str:
-    names = ("sort", "charts") if sheet.charts else ("sort",)
+def rendered(template: str, scripts: Sequence[str], charts: Sequence[Chart], drawn: bool = True, **content: Any) -> str:
+    """A page from its template, with these scripts and, unless not `drawn`, what draws charts."""
     return (
         page.environment(TEMPLATES)
-        .get_template("sheet.html.j2")
+        .get_template(template)
         .render(
-            sheet=sheet,
-            figures={chart.key: chart.figure for chart in sheet.charts},
-            scripts=page.scripts(*(TEMPLATES / f"{name}.js" for name in names), drawn=bool(sheet.charts)),
+            figures={chart.key: chart.figure for chart in charts},
+            scripts=page.scripts(*(TEMPLATES / f"{name}.js" for name in scripts), drawn=drawn),
             style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
+            **content,
         )
     )
 
 
+def markdown_head(title: str, findings: Sequence[str], cautions: Sequence[str]) -> list[str]:
+    """The first lines of a page in Markdown."""
+    lines = [f"# {escape_markdown(title)}", *map(escape_markdown, findings)]
+    return "\n\n".join([*lines, *(f"> **{escape_markdown(caution)}**" for caution in cautions)]).split("\n")
+
+
+def markdown_texts(texts: Sequence[TextDiff]) -> list[str]:
+    """What changed in words, in Markdown."""
+    return [
+        part for what, lines in texts for part in ("", f"{escape_markdown(what)}:", "", *(f"    {clean(x)}" for x in lines))
+    ]
+
+
 def _markdown(sheet: Sheet) -> str:
-    parts = [f"# {escape_markdown(sheet.title)}"]
-    for line in sheet.findings:
-        parts += ["", escape_markdown(line)]
-    for caution in sheet.cautions:
-        parts += ["", f"> **{escape_markdown(caution)}**"]
-    for what, lines in sheet.texts:
-        parts += ["", f"{escape_markdown(what)}:", "", *(f"    {clean(line)}" for line in lines)]
-    if sheet.facts:
-        parts += ["", *(f"- {name}: {escape_markdown(text)}" for name, text in sheet.facts)]
+    parts = markdown_head(sheet.title, sheet.findings, sheet.cautions) + markdown_texts(sheet.texts)
+    parts += ["", *(f"- {name}: {escape_markdown(text)}" for name, text in sheet.facts)] if sheet.facts else []
     parts += [part for table in sheet.tables if table.key in sheet.main for part in ("", to_markdown(table).rstrip())]
     for heading, tables in sheet.sections.items():
         parts += ["", f"## {escape_markdown(heading)}", "", "\n".join(to_markdown(table) for table in tables).rstrip()]

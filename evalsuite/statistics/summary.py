@@ -176,7 +176,7 @@ def terminations(dialogues: Sequence[Dialogue]) -> Table:
     reasons = sorted(occurred, key=lambda name: (order.index(name.split(" (")[0]), name))
     cut = sorted({name for row in counts.values() for name in row if name.startswith("cut off")})
     columns = [*reasons, "ended by seeker", "ended by supporter", *cut]
-    rows = tuple(
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
         (*key, sum(row[name] for name in reasons), *(row[name] for name in columns)) for key, row in sorted(counts.items())
     )
     notes = ("Cut off: replies that reached their token limit; they still count as turns.",) * bool(cut)

@@ -136,7 +136,7 @@ def test_a_run_without_judgements_says_what_to_do(run: Run) -> None:
 def test_a_folder_of_other_records_is_not_told_to_score(run: Run) -> None:
     config = run.config().root
     write_json(run.folder / "config.json", {"feel": config["score"]})
-    with pytest.raises(UserError, match="holds records of feel, which have no page: .* wrote their tables there"):
+    with pytest.raises(UserError, match="holds records of feel: their command wrote their tables there"):
         content_of(run)
 
 

@@ -10,9 +10,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
+from core.errors import clean
 from data_prep.cards.stats import Bar, write_figure
 from evalsuite.papers.ecdbench.figures import write_page
-from evalsuite.report import report, transcripts
+from evalsuite.report import transcripts
 from evalsuite.report.charts import Chart
 from evalsuite.report.content import content_of
 from evalsuite.report.report import PLUMBING, write_report
@@ -67,7 +68,7 @@ def test_opens_without_errors_and_draws_every_chart(page: webdriver.Chrome) -> N
     for plot in page.find_elements(By.CSS_SELECTOR, ".plot"):
         page.execute_script("arguments[0].scrollIntoView()", plot)
         until(page, f"return document.querySelector('[data-chart=\"{plot.get_attribute('data-chart')}\"] svg') !== null")
-    assert len(text_of(page, ".plot")) == 9
+    assert len(text_of(page, ".plot")) == 8
     assert PLUMBING in text_of(page, ".banner p")
     assert page.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
     no_errors(page)
@@ -102,8 +103,8 @@ def test_the_pages_of_cards_and_of_ecdbench_draw_what_they_hold(browser: webdriv
 
 @stored_either_way
 def test_injected_text_is_shown_as_text(page: webdriver.Chrome) -> None:
-    shown = "".join(report.clean(text) for text in INJECTIONS)
-    named = report.clean("".join(INJECTIONS).translate(NO_CONTROL))
+    shown = "".join(clean(text) for text in INJECTIONS)
+    named = clean("".join(INJECTIONS).translate(NO_CONTROL))
     unfold(page)
     page.execute_script("document.querySelector('[data-chart=terminations]').scrollIntoView()")
     until(page, "return [...document.querySelectorAll('.plot text')].some(label => label.textContent.includes('</script>'))")
@@ -348,7 +349,7 @@ def test_dark_and_paper(browser: webdriver.Chrome, page_of_a_run: Path) -> None:
         pdf = base64.b64decode(browser.print_page())
         assert pdf.startswith(b"%PDF") and len(pdf) > 20_000
         charts, colour = browser.execute_script("return window.printed")
-        assert charts == 9 and colour == "rgb(86, 97, 105)"  # every chart, in the colours of light ground
+        assert charts == 8 and colour == "rgb(86, 97, 105)"  # every chart, in the colours of light ground
         assert browser.execute_script(ink) == "rgb(155, 166, 173)"  # and back again
         no_errors(browser)
     finally:

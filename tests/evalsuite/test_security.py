@@ -15,14 +15,15 @@ import yaml
 from pydantic import ValidationError
 
 from core import machine
-from core.errors import UserError
+from core.errors import UserError, clean
 from core.files import CONFIGS, write_jsonl
 from core.specs import ModelSpec, load_spec
 from core.tables import write_csv
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite import cli
 from evalsuite.commands.options import resolve
-from evalsuite.report import report, transcripts
+from evalsuite.report import transcripts
+from evalsuite.report.figures import TEMPLATES
 from serve import plan
 from serve.checkpoints.places import local_path, resolve_checkpoint
 from serve.client import ChatClient
@@ -285,19 +286,19 @@ def test_what_an_error_quotes_cannot_steer_a_terminal(esc_eval: EscEval, tmp_pat
 @pytest.mark.parametrize("pack_above", [0, 10**9], ids=["packed", "plain"])
 def test_injected_text_is_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack_above: int) -> None:
     monkeypatch.setattr(transcripts, "PACK_ABOVE", pack_above)
-    clean, _ = built(tmp_path / "clean", make_content())
+    plain, _ = built(tmp_path / "clean", make_content())
     page, source = built(tmp_path / "poisoned", make_content(poison=True))
     # The same elements with the same attributes but for what is text: nothing that was injected became markup.
-    assert [tag for tag, _ in page.elements] == [tag for tag, _ in clean.elements]
-    assert [sorted(attributes) for _, attributes in page.elements] == [sorted(attributes) for _, attributes in clean.elements]
+    assert [tag for tag, _ in page.elements] == [tag for tag, _ in plain.elements]
+    assert [sorted(attributes) for _, attributes in page.elements] == [sorted(attributes) for _, attributes in plain.elements]
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
     assert "\x00" not in source and "\x1b" not in source
     text = "".join(page.text)
     for injected in INJECTIONS:
-        assert report.clean(injected) in text  # in titles, tables and configuration
+        assert clean(injected) in text  # in titles, tables and configuration
     data = page.data("transcript-data")
     bodies = data["chunks"] if pack_above else [json.loads(gzip.decompress(base64.b64decode(c))) for c in data["chunks"]]
-    assert bodies[0][0][0][0][1].endswith(report.clean("".join(INJECTIONS)))
+    assert bodies[0][0][0][0][1].endswith(clean("".join(INJECTIONS)))
 
 
 @pytest.mark.slow
@@ -317,8 +318,8 @@ def test_policy_names_exactly_the_scripts_of_the_page(tmp_path: Path) -> None:
 
 
 def test_scripts_never_write_markup() -> None:
-    for name in sorted(path.name for path in report.TEMPLATES.glob("*.js")):
-        code = (report.TEMPLATES / name).read_text(encoding="utf-8")
+    for name in sorted(path.name for path in TEMPLATES.glob("*.js")):
+        code = (TEMPLATES / name).read_text(encoding="utf-8")
         assert not re.search(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|createContextualFragment", code
         )
