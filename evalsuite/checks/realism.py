@@ -1,13 +1,10 @@
 """How real simulated seekers are: their lines compared with people's, by a classifier, by counted words and by a model's tags.
 
-The classifier reads single lines and guesses their side; it is tested on other dialogues than those it was trained on. At 50 %
-it cannot distinguish the sides. It also learns topics, so both sides should have the same kinds of trouble; for comparison, the
-table has its accuracy between two random halves of people.
-
-The other rows are means over dialogues. They cover the nine features by which Heo et al. 2026 (arXiv 2601.07698) control a
-seeker. Three are counted: verbosity (words per line), the number of turns and profanity. In the paper a model tags the other
-six: coping strategy, engagement, resistance, utterance style, self-disclosure and the distribution of reactions. Here the tags
-are a judge's verdicts on the rubric `TAGS`; without them, words count resistance, self-disclosure and, of reactions, thanks.
+The rows other than the classifier's are means over dialogues. They cover the nine features by which Heo et al. 2026 (arXiv
+2601.07698) control a seeker. Three are counted: verbosity (words per line), the number of turns and profanity. In the paper a
+model tags the other six: coping strategy, engagement, resistance, utterance style, self-disclosure and the distribution of
+reactions. Here the tags are a judge's verdicts on the rubric `TAGS`; without them, words count resistance, self-disclosure and,
+of reactions, thanks.
 """
 
 from __future__ import annotations
@@ -35,6 +32,7 @@ from evalsuite.statistics.paired import by_card
 from evalsuite.statistics.summary import scorer_of, seeker_of, short_names
 
 TAGS = "seeker_features"  # the rubric of the tags
+CLASSIFIED = "lines that a classifier assigns to the right side, %"
 MOST = 150  # dialogues per side that the classifier reads, at random
 FOLDS = 5
 FIRST = 50  # words among which distinct ones are counted
@@ -62,8 +60,8 @@ class SeekerFigures(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """A seeker's lines: their texts, their words (zh: characters), and the share of all content words (zh: pairs of characters)
-    that each line is the first to say, in per cent (NaN without any)."""
+    """A seeker's lines: texts, words (zh: characters), and the share (%) of all content words (zh: pairs of characters) that
+    each line is the first to say (NaN without any)."""
 
     texts: list[str]
     words: list[list[str]]
@@ -156,27 +154,24 @@ def _mean(values: Floats, cards: Sequence[str], levels: Floats, seed: int = SEED
 
 
 def compared(people: SeekerFigures, seekers: SeekerFigures) -> Iterator[tuple[Estimate, Estimate, Estimate]]:
-    """For every column: people's mean, the simulated seekers', and the difference of the two independent samples. The interval
-    allows for an unseen card with any share; for other measures, with any figure in the range of both sides."""
+    """For every column: people's mean, the simulated seekers', and the difference of the two independent samples. Intervals
+    allow for an unseen card with any share; of other measures, with any figure in the range of both sides."""
     labels = [label for label, _ in MEASURES.values()]
     for place in range(people.values.shape[1]):
         both = np.concatenate([people.values[:, place], seekers.values[:, place]])
-        finite = both[~np.isnan(both)]
-        if place >= len(labels):
-            levels = 100 * SHARES
-        else:
-            levels = POINTS if "%" in labels[place] or not len(finite) else scale_levels(finite.min(), finite.max())
+        levels = POINTS if place < len(labels) else 100 * SHARES
+        if place < len(labels) and "%" not in labels[place] and not np.isnan(both).all():
+            levels = scale_levels(np.nanmin(both), np.nanmax(both))
         own, other = (_mean(side.values[:, place], side.cards, levels, SEED + n) for n, side in enumerate((people, seekers)))
         gap = estimate(other[0] - own[0], other[1] - own[1], other[2], min(own[3], other[3]))
         yield estimate(*own), estimate(*other), gap
 
 
 def told_apart(people: Sequence[Dialogue], seekers: Sequence[Dialogue]) -> Estimate:
-    """The share of lines (%) that a classifier gives to the right side, with both sides weighted equally; n counts the lines.
+    """The share of lines (%) that a classifier gives to the right side, both sides weighted equally; n counts the lines.
 
     Logistic regression on runs of one to three characters, tested on other cards than those it was trained on (`FOLDS` folds).
-    The interval draws cards whole, with the classifiers' answers on their lines, and is widened for what the folds share. None
-    with fewer than `FOLDS` cards on a side.
+    The interval draws cards whole and is widened for what the folds share. None with fewer than `FOLDS` cards on a side.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
@@ -224,9 +219,7 @@ def realism_tables(
         halves = group_by(of_people, lambda dialogue: int(digest(card_of(dialogue), 2), 16) % 2)
         among = told_apart(halves.get(0, []), halves.get(1, []))
         for seeker, talks in group_by((d for d in simulated if d.language == language), seeker_of).items():
-            rows.append(
-                (seeker, "lines that a classifier assigns to the right side, %", among, told_apart(of_people, talks), None)
-            )
+            rows.append((seeker, CLASSIFIED, among, told_apart(of_people, talks), None))
             pairs = zip(labels, compared(side_of(of_people, language, tags), side_of(talks, language, tags)), strict=True)
             rows += [(seeker, label, *cells) for label, cells in pairs if cells[1].n]
         notes = [

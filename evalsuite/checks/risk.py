@@ -1,15 +1,14 @@
 """The risk audit: where a seeker voices self-harm, abuse or acute danger, and how the supporter's next reply responds.
 
-It uses word lists that anyone can read and correct (configs/risk), so that a count can be traced to its words. Lists miss other
-wordings and find things that were not meant: the audit finds replies to read, and does not decide whether a supporter is safe.
-No figure here is clinical evidence, or permission to let a supporter talk to people in distress.
+It uses word lists that anyone can read and correct (configs/risk). Lists miss other wordings and find things that were not
+meant: the audit finds replies to read, and does not decide whether a supporter is safe.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -24,7 +23,7 @@ from core.patterns import Patterns
 from core.records import Dialogue, Language
 from core.settings import Settings
 from core.statistics.bootstrap import SMOOTHED
-from core.tables import Estimate, Table
+from core.tables import Cell, Table
 from core.yaml_files import read_yaml
 from evalsuite.statistics.clusters import card_of
 from evalsuite.statistics.paired import share
@@ -135,11 +134,8 @@ def _lexicon_file(language: Language) -> Path | None:
 
 @dataclass(frozen=True)
 class RiskTurn:
-    """A seeker's turn that voices danger. `turn` and `answer` are indices into the dialogue's turns.
-
-    `words` matched the lexicon. `answer` is the supporter's next reply; without one (the dialogue ended, or the reply is
-    empty), `answer`, `care` and `help` are None.
-    """
+    """A seeker's turn that voices danger, in `words` of the lexicon. `turn` and `answer`, the supporter's next reply, are
+    indices into the dialogue's turns; without a reply `answer`, `care` and `help` are None."""
 
     dialogue: Dialogue
     turn: int
@@ -194,66 +190,31 @@ def excerpt(risk: RiskTurn) -> Dialogue | None:
     return risk.dialogue.model_copy(update=new | {"termination": None, "usage": None})
 
 
-@dataclass(frozen=True)
-class RiskCount:
-    """The risk turns of one supporter in one language. Shares are in per cent of the answered ones; cards are drawn whole."""
-
-    supporter: str
-    language: Language
-    dialogues: int
-    seeker_turns: int
-    dialogues_with_risk: int
-    risk_turns: int
-    by_category: dict[Category, int]
-    no_answer: int
-    care: Estimate
-    help: Estimate
-    passed_over: Estimate
-
-
-def count(dialogues: Sequence[Dialogue], risks: Sequence[RiskTurn]) -> Iterator[RiskCount]:
-    """A row per language and supporter, including supporters without risk turns (whose shares are undefined), but not for
-    languages without patterns."""
-    searched = [dialogue for dialogue in dialogues if _lexicon_file(dialogue.language)]
-    groups = group_by(searched, lambda dialogue: (dialogue.language, supporter_of(dialogue)))
+def table(dialogues: Sequence[Dialogue], risks: Sequence[RiskTurn]) -> Table:
+    """The risk turns of every language and supporter, except in languages without patterns. Shares are in per cent of the
+    answered turns, undefined without any."""
+    groups = group_by(dialogues, lambda dialogue: (dialogue.language, supporter_of(dialogue)))
+    rows: list[dict[str, Cell]] = []
     for (language, supporter), members in sorted(groups.items()):
-        met = [risk for risk in risks if risk.group == (language, supporter)]
-        answered = [risk for risk in met if risk.answer is not None]
-        by_category = Counter(name for risk in met for name in risk.categories)
-        yield RiskCount(
-            supporter=supporter,
-            language=language,
-            dialogues=len(members),
-            seeker_turns=sum(turn.role == "seeker" for dialogue in members for turn in dialogue.turns),
-            dialogues_with_risk=len({risk.dialogue.id for risk in met}),
-            risk_turns=len(met),
-            by_category={name: by_category[name] for name in CATEGORIES},
-            no_answer=len(met) - len(answered),
-            care=share((card_of(risk.dialogue), bool(risk.care)) for risk in answered),
-            help=share((card_of(risk.dialogue), bool(risk.help)) for risk in answered),
-            passed_over=share((card_of(risk.dialogue), risk.outcome == "passes over") for risk in answered),
-        )
-
-
-def unsearched(dialogues: Iterable[Dialogue]) -> str:
-    """A note on the languages without patterns of danger; "" if there are none."""
-    names = [name_of(language) for language in in_order(d.language for d in dialogues) if not _lexicon_file(language)]
-    return f"No danger is looked for in {', '.join(names)}: there are no patterns (risk.yaml)." if names else ""
-
-
-def table(rows: Sequence[RiskCount], unsearched: str = "") -> Table:
-    """The counts, with a note on what was not searched."""
+        if not _lexicon_file(language):
+            continue
+        turns = [risk for risk in risks if risk.group == (language, supporter)]
+        outcomes = [(card_of(risk.dialogue), risk) for risk in turns if risk.answer is not None]
+        by_category = Counter(name for risk in turns for name in risk.categories)
+        rows.append({"supporter": supporter, "language": language, "dialogues": len(members)})
+        rows[-1]["with risk"] = len({risk.dialogue.id for risk in turns})
+        rows[-1]["seeker turns"] = sum(turn.role == "seeker" for dialogue in members for turn in dialogue.turns)
+        rows[-1]["risk turns"] = len(turns)
+        rows[-1] |= {label: by_category[name] for name, label in CATEGORIES.items()}
+        rows[-1]["shows care %"] = share((card, bool(risk.care)) for card, risk in outcomes)
+        rows[-1]["refers to help %"] = share((card, bool(risk.help)) for card, risk in outcomes)
+        rows[-1]["passes over %"] = share((card, risk.outcome == "passes over") for card, risk in outcomes)
+        rows[-1]["no answer"] = len(turns) - len(outcomes)
     notes = [
         f"Shares: in per cent of the answered risk turns (n), [{SMOOTHED} over cards]. A reply can show care and refer to "
         "help. A turn may count in several categories.",
         NOT_EVIDENCE,
-        *filter(None, [unsearched]),
     ]
-    body = [
-        {"supporter": row.supporter, "language": row.language, "dialogues": row.dialogues}
-        | {"with risk": row.dialogues_with_risk, "seeker turns": row.seeker_turns, "risk turns": row.risk_turns}
-        | {label: row.by_category[name] for name, label in CATEGORIES.items()}
-        | {"shows care %": row.care, "refers to help %": row.help, "passes over %": row.passed_over, "no answer": row.no_answer}
-        for row in rows
-    ]
-    return Table.of("risk", "Turns in which a seeker voices danger, and the supporter's next reply", body, notes, RISK)
+    if lacking := [name_of(language) for language in in_order({key[0] for key in groups}) if not _lexicon_file(language)]:
+        notes.append(f"No danger is looked for in {', '.join(lacking)}: there are no patterns (risk.yaml).")
+    return Table.of("risk", "Turns in which a seeker voices danger, and the supporter's next reply", rows, notes, RISK)

@@ -1,7 +1,7 @@
 """Which judges and simulators share a base model with a supporter, and how such supporters fare with them.
 
-ESC-Eval's appendix B.3 names the risk: ESC-Role is based on Qwen1.5 and may favour supporters that are, too. Bases are inferred
-from the names of checkpoints (configs/health/families.yaml): an uninformative name is "unknown", never "different".
+ESC-Eval's appendix B.3 names the risk. Bases are inferred from the names of checkpoints (configs/health/families.yaml): an
+uninformative name is "unknown", never "different".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from core.yaml_files import read_yaml
 from evalsuite.statistics import paired
 from evalsuite.statistics.contestants import contestants_of, stack, weighed
 from evalsuite.statistics.leaderboard import Tally
-from evalsuite.statistics.summary import Scorer, Value, supporter_of
+from evalsuite.statistics.summary import Scorer, supporter_of
 
 Likeness = Literal["same checkpoint", "same family"]
 Role = Literal["judge", "simulator"]
@@ -76,27 +76,21 @@ def base_of(spec: Mapping[str, Any]) -> ModelBase:
     return ModelBase(spec.get("checkpoint") or served, next(families, None))
 
 
-def likeness(first: ModelBase, second: ModelBase) -> Likeness | None:
-    """How two bases are alike; None if they are not, or if that is unknown."""
-    if first.checkpoint is not None and first.checkpoint == second.checkpoint:
-        return "same checkpoint"
-    return "same family" if first.family is not None and first.family == second.family else None
-
-
 def alike(first: str, second: str, base: Mapping[str, ModelBase]) -> Likeness | None:
-    """How two models are alike, by name and `base`: a model shares its own base, even if that is unknown."""
-    same = first == second or first == base[second].checkpoint  # a variant is served as its model
-    return "same checkpoint" if same else likeness(base[first], base[second])
+    """How two models are alike, by name and `base`; None if they are not, or if that is unknown. A model shares its own
+    base."""
+    own, other = base[first], base[second]
+    # A variant is served as its model.
+    if first == second or first == other.checkpoint or (own.checkpoint and own.checkpoint == other.checkpoint):
+        return "same checkpoint"
+    return "same family" if own.family and own.family == other.family else None
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """A judge or simulator, and the supporters that share its base, in one language and by one scorer.
-
-    `alike` maps supporter → how; `unknown` are supporters of unknown base, which are on neither side. `difference` is the mean
-    score of those alike minus that of the others, in points of 0–100, paired over cards if they share any; None if one side is
-    empty.
-    """
+    """A judge or simulator, and the supporters that share its base, in one language and by one scorer. `alike` maps supporter →
+    how; `unknown` are supporters of unknown base, which are on neither side. `difference` is the mean score of those alike
+    minus that of the others, in points of 0–100; None if one side is empty."""
 
     language: Language
     role: Role
@@ -114,7 +108,7 @@ def bases(names: Sequence[str], specs: Mapping[str, Mapping[str, Any]]) -> dict[
     return {name: base_of(specs.get(name) or bundled.get(name, {"name": name})) for name in names}
 
 
-def sharings(tally: Tally, specs: Mapping[str, Mapping[str, Any]], value: Value = "value") -> list[Sharing]:
+def sharings(tally: Tally, specs: Mapping[str, Mapping[str, Any]]) -> list[Sharing]:
     """A row for every language, scorer, and judge or simulator, even if no supporter shares its base."""
     dialogues = tally.dialogues
     supporters = sorted({supporter_of(dialogue) for dialogue in dialogues})
@@ -134,7 +128,7 @@ def sharings(tally: Tally, specs: Mapping[str, Mapping[str, Any]], value: Value 
             for supporter, how in likes.items()
         }
         sided = [dialogue.model_copy(update={"supporter": sides[supporter_of(dialogue)]}) for dialogue in played]
-        contestants = contestants_of(sided, verdicts, tally.rubric, value)
+        contestants = contestants_of(sided, verdicts, tally.rubric)
         for (language, scorer), group in group_by(contestants, lambda side: (side.language, side.scorer)).items():
             by_side = {side.supporter: side for side in group}
             difference = None
@@ -149,6 +143,7 @@ def sharings(tally: Tally, specs: Mapping[str, Mapping[str, Any]], value: Value 
 
 
 def sharing_table(rows: Sequence[Sharing]) -> Table:
+    """The supporters alike of each judge and simulator, and the difference."""
     body: list[dict[str, Cell]] = []
     for row in rows:
         likes, gap = ", ".join(f"{supporter} ({how})" for supporter, how in row.alike.items()), row.difference

@@ -38,13 +38,11 @@ def audit(dialogues: Sequence[Dialogue], cards: Mapping[str, RoleCard]) -> list[
     """Every check on every dialogue with a seeker's line, sorted by dialogue id. `cards` maps dialogue id → its card."""
     audited = []
     for dialogue in sorted(dialogues, key=lambda dialogue: dialogue.id):
-        if not any(lines_of(dialogue)):
-            continue
-        card = cards.get(dialogue.id)
-        has_phrases = knows(dialogue.language)
-        checks = {name: check for name, (_, check) in CHECKS.items() if has_phrases or name in COUNTED}
-        findings = {name: checks[name](dialogue, card) if name in checks else None for name in CHECKS}
-        audited.append(Audited(dialogue, findings, told_at_once(dialogue, card)))
+        if any(lines_of(dialogue)):
+            card, has_phrases = cards.get(dialogue.id), knows(dialogue.language)
+            checks = ((name, check, has_phrases or name in COUNTED) for name, (_, check) in CHECKS.items())
+            findings = {name: check(dialogue, card) if applies else None for name, check, applies in checks}
+            audited.append(Audited(dialogue, findings, told_at_once(dialogue, card)))
     return audited
 
 

@@ -1,8 +1,5 @@
-"""The rules of the simulator audit: what a simulator does in a dialogue and a person in trouble does not.
-
-Anyone can follow these rules: fixed phrases, counted words. They miss other wordings, and are sometimes wrong about real
-people. Findings come with the line that they are about.
-"""
+"""The rules of the simulator audit: what a simulator does in a dialogue and a person in trouble does not, by fixed phrases and
+counted words. They miss other wordings, and are sometimes wrong about real people."""
 
 from __future__ import annotations
 

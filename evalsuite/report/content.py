@@ -211,9 +211,7 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
             *([length_table(replies, rubric)] if replies else []),
             endings,
             *([failed] if failed else []),
-            risk.table(
-                [*risk.count(dialogues, risky)], risk.unsearched(dialogues)
-            ),  # the turns are in the transcripts, behind content warnings
+            risk.table(dialogues, risky),  # the turns are in the transcripts, behind content warnings
             *([simulator.audit_table(audited)] if audited else []),
             *([use_table(uses)] if uses else []),
             *([dialogue_costs.table(dialogue_means)] if dialogue_means else []),

@@ -16,7 +16,7 @@ from core.files import read_jsonl, write_jsonl
 from core.records import Dialogue, Judgement, Turn
 from core.rubrics import Rubric, load_rubric
 from core.specs import load_spec
-from evalsuite.checks.shared_bases import ModelBase, base_of, bases, likeness, sharing_table, sharings
+from evalsuite.checks.shared_bases import ModelBase, alike, base_of, bases, sharing_table, sharings
 from evalsuite.statistics.contestants import contestants_of
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.reply_length import LengthEffect, length_effects, mean_reply_length, replies_of
@@ -259,10 +259,13 @@ def test_any_sharing_against_plain_means(rows: list[tuple[int | None, ...]]) -> 
 
 
 def test_likeness_is_by_checkpoint_then_family_and_unknown_is_not_alike() -> None:
-    assert likeness(ModelBase("a/x", None), ModelBase("a/x", None)) == "same checkpoint"
-    assert likeness(ModelBase("a", "qwen"), ModelBase("b", "qwen")) == "same family"
-    assert likeness(ModelBase("a", "qwen"), ModelBase("b", "llama")) is None
-    assert likeness(ModelBase(None, None), ModelBase(None, None)) is None
+    models = {
+        **{"x": ModelBase("a/x", None), "copy": ModelBase("a/x", None), "none": ModelBase(None, None)},
+        **{"q": ModelBase("a", "qwen"), "q2": ModelBase("b", "qwen"), "l": ModelBase("c", "llama")},
+    }
+    expected = {("x", "copy"): "same checkpoint", ("q", "q2"): "same family", ("none", "none"): "same checkpoint"}
+    for pair in (*expected, ("q", "l"), ("x", "none"), ("none", "l")):
+        assert alike(*pair, models) == expected.get(pair)
     given = {"mine": {"name": "mine", "checkpoint": "runs/merged-qwen2"}}
     found = bases(["mine", "esc-role", "house-model"], given)
     assert found["mine"] == ModelBase("runs/merged-qwen2", "qwen") and found["esc-role"].family == "qwen"

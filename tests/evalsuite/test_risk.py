@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,8 +12,9 @@ from core.errors import UserError
 from core.files import CONFIGS, read_jsonl, write_jsonl
 from core.records import Dialogue, Language, Turn
 from core.rubrics import load_rubric
+from core.tables import Estimate, Table
 from core.yaml_files import read_yaml
-from evalsuite.checks.risk import CATEGORIES, Category, Lexicon, count, excerpt, find, load_lexicon, risk_turns, table
+from evalsuite.checks.risk import CATEGORIES, Category, Lexicon, excerpt, find, load_lexicon, risk_turns, table
 from tests.conftest import EscEval
 from tests.evalsuite.oracles import check_share, smoothed
 from tests.evalsuite.records import make_judgement, make_run
@@ -301,17 +303,20 @@ def test_counts_per_supporter_have_intervals_over_dialogues_and_n() -> None:
         dialogue("d2", DANGER, PAST, "s: He hits me", PAST),
         dialogue("d3", "s: hello", PAST, supporter="two"),
     ]
-    one, two = count(dialogues, find(dialogues))
-    assert (one.dialogues, one.seeker_turns, one.risk_turns, one.dialogues_with_risk, one.no_answer) == (2, 5, 5, 2, 1)
-    assert one.by_category == {"self_harm": 4, "abuse": 1, "acute_danger": 0}
-    assert (one.passed_over.mean, one.passed_over.n) == (50, 4)
-    whole = smoothed([0, 200], [0, 100], counts=[2, 2])  # two turns of each dialogue, drawn together
-    assert (one.passed_over.low, one.passed_over.high) == pytest.approx(whole, abs=3)
-    assert one.care.mean == one.help.mean == 25
-    assert two.risk_turns == 0 and two.care.mean is None and two.care.n == 0, "never 0 %"
-    shown = table([one, two])
+    shown = table(dialogues, find(dialogues))
     assert (shown.key, shown.section) == ("risk", "Risk") and any("no clinical evidence" in note for note in shown.notes)
-    assert table([two]).rows[0][1] == "en"
+    one, two = rows_of(shown)
+    assert [one[head] for head in ("language", "dialogues", "seeker turns", "risk turns", "with risk")] == ["en", 2, 5, 5, 2]
+    assert [one[head] for head in ("self-harm", "abuse", "acute danger", "no answer")] == [4, 1, 0, 1]
+    assert (one["passes over %"].mean, one["passes over %"].n) == (50, 4)
+    whole = smoothed([0, 200], [0, 100], counts=[2, 2])  # two turns of each dialogue, drawn together
+    assert (one["passes over %"].low, one["passes over %"].high) == pytest.approx(whole, abs=3)
+    assert one["shows care %"].mean == one["refers to help %"].mean == 25
+    assert two["risk turns"] == 0 and two["shows care %"] == Estimate(None, None, None, 0), "never 0 %"
+
+
+def rows_of(shown: Table) -> list[dict[str, Any]]:
+    return [dict(zip(shown.columns, row, strict=True)) for row in shown.rows]
 
 
 REPLIES = st.lists(st.sampled_from(["care", "help", "past", "calm"]), min_size=1, max_size=4)  # to danger; calm: to none
@@ -328,20 +333,18 @@ def test_any_counts_against_plain_shares(talks: list[tuple[str, list[str]]]) -> 
         cut = len(kinds) % 2 == 1 and kinds[-1] != "calm"
         dialogues.append(dialogue(f"d{number}", *(turns[:-1] if cut else turns), supporter=supporter))
         said[supporter] += [(number, kind) for kind in ([*kinds[:-1], "unanswered"] if cut else kinds)]
-    rows = [*count(dialogues, find(dialogues))]
-    assert [row.supporter for row in rows] == sorted({supporter for supporter, _ in talks})
+    rows = rows_of(table(dialogues, find(dialogues)))
+    assert [row["supporter"] for row in rows] == sorted({supporter for supporter, _ in talks})
     for row in rows:
-        said_in = said[row.supporter]
+        said_in = said[row["supporter"]]
         own = [kind for _, kind in said_in]
-        answered = len(own) - own.count("calm") - own.count("unanswered")
-        assert (row.risk_turns, row.no_answer) == (len(own) - own.count("calm"), own.count("unanswered"))
-        assert (row.seeker_turns, row.by_category["self_harm"], row.by_category["abuse"]) == (len(own), row.risk_turns, 0)
+        assert (row["seeker turns"], row["no answer"]) == (len(own), own.count("unanswered"))
+        assert row["risk turns"] == row["self-harm"] == len(own) - own.count("calm") and row["abuse"] == 0
         spoken = [(n, kind) for n, kind in said_in if kind in ("care", "help", "past")]
-        assert len(spoken) == answered
-        for cell, wanted in ((row.care, "care"), (row.help, "help"), (row.passed_over, "past")):
-            check_share(cell, [kind == wanted for _, kind in spoken], [n for n, _ in spoken])
-        risky = [kinds for supporter, kinds in talks if supporter == row.supporter and set(kinds) - {"calm"}]
-        assert row.dialogues_with_risk == len(risky) <= row.dialogues
+        for head, wanted in (("shows care %", "care"), ("refers to help %", "help"), ("passes over %", "past")):
+            check_share(row[head], [kind == wanted for _, kind in spoken], [n for n, _ in spoken])
+        risky = [kinds for supporter, kinds in talks if supporter == row["supporter"] and set(kinds) - {"calm"}]
+        assert row["with risk"] == len(risky) <= row["dialogues"]
 
 
 def test_an_excerpt_ends_with_the_reply_in_question() -> None:
