@@ -148,7 +148,7 @@ def test_every_chart_is_a_figure_of_plotly_in_the_pages_colours(tmp_path: Path, 
     with open_run(tmp_path) as run:
         charts = {chart.key: chart for chart in content_of(run).charts}
     drawn = {key.partition("-")[0] for key in charts}
-    assert drawn == {"reply", "distribution", "agreement", "confusion", "calibration", "terminations", "survival"} | (
+    assert drawn == {"distribution", "agreement", "confusion", "calibration", "terminations", "survival"} | (
         {"trends"} if framework == "emoharbor" else set()
     )
     for chart in charts.values():
@@ -180,7 +180,7 @@ def test_curves_share_a_legend_and_stand_before_their_counts(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("framework", "charts"), [(None, 11), ("esc_eval", 11), ("emoharbor", 13)])
+@pytest.mark.parametrize(("framework", "charts"), [(None, 10), ("esc_eval", 10), ("emoharbor", 12)])
 def test_wandb_itself_writes_offline(
     monkeypatch: pytest.MonkeyPatch, quiet: None, tmp_path: Path, framework: str | None, charts: int
 ) -> None:
