@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import openpyxl
-import pytest
 
 from evalsuite import load_run
 from tests import surface
@@ -57,7 +56,6 @@ def behave(body: dict[str, Any], count: int) -> Answer:
     return Answer("Ich weiß nicht mehr weiter.")
 
 
-@pytest.mark.slow
 def test_the_page_is_typed_and_its_board_says_which_prompt_is_better(esc_eval: EscEval) -> None:
     lines = [line for line in commands() if line[0] != "pip"]
     assert len(commands()) <= 10 and {line[0] for line in lines} == {"esc-eval", "esc-data"}

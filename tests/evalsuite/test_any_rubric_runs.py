@@ -124,7 +124,6 @@ def test_people_write_scores_or_names_into_sheets(kind: str, text: str, value: f
     assert score_in(text, next(iter(rubric.dimensions)), rubric) == value
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "method"),
     [
@@ -165,7 +164,6 @@ def test_a_run_is_judged_reported_and_compared_with_people(
     assert esc_eval("agree", *options[:6], "--correlate", "dialogue")[0] == 0
 
 
-@pytest.mark.slow
 def test_a_judges_card_is_made_on_one_scale_and_refused_elsewhere(esc_eval: EscEval, tmp_path: Path) -> None:
     talks = [make_dialogue(f"d{n}", card_id=f"c{n}") for n in range(6)]
     write_jsonl(tmp_path / "talks.jsonl", talks)
@@ -189,7 +187,6 @@ def test_a_judges_card_is_made_on_one_scale_and_refused_elsewhere(esc_eval: EscE
                 assert code == 2 and "needs all dimensions on one scale" in error
 
 
-@pytest.mark.slow
 def test_people_in_a_study_see_the_same_scales(esc_eval: EscEval, tmp_path: Path) -> None:
     """Buttons with the names of levels, a number field for 101 scores; nothing off the scale is taken."""
     write_dialogues(tmp_path / "talks.jsonl", 1)
@@ -213,7 +210,6 @@ def test_people_in_a_study_see_the_same_scales(esc_eval: EscEval, tmp_path: Path
             assert "<b>0.5</b> <span></span>" in page and "Warm throughout." in page
 
 
-@pytest.mark.slow
 def test_a_tree_is_refused_where_people_or_rankers_would_take_it(esc_eval: EscEval, tmp_path: Path) -> None:
     write_dialogues(tmp_path / "talks.jsonl", 1)
     given = ("--dialogues", "talks.jsonl", "--rubric", rubric_file(tmp_path, "tree"))

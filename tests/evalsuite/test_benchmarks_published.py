@@ -15,13 +15,11 @@ from statistics import mean
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from core.files import CONFIGS
-from data_prep.__main__ import app
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
-from tests.published_benchmarks import LABELS
+from tests.published_benchmarks import LABELS, imported
 
 MINDEVAL, ESC_JUDGE, PYTHON = map(os.environ.get, ("MINDEVAL_CLONE", "ESC_JUDGE_CLONE", "PUBLISHED_PYTHON"))
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
@@ -50,11 +48,6 @@ def sent(endpoint: Endpoint, judge: str) -> set[str]:
     return asked
 
 
-def imported(name: str, clone: object) -> None:
-    result = CliRunner().invoke(app, ["import", "--source", f"{name}={clone}", "--out", "in"], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-
-
 def table(key: str) -> list[dict[str, Any]]:
     report = json.loads(Path("run/report.json").read_text())
     (found,) = (one for one in report["tables"] if one["key"] == key)
@@ -73,7 +66,7 @@ def ratings(lot: int) -> str:
 def test_mindeval_asks_and_scores_as_its_scripts_do(
     seed: int, clinician: str, judge: str, tmp_path: Path, esc_eval: EscEval
 ) -> None:
-    imported("mindeval", MINDEVAL)
+    imported("mindeval", place=MINDEVAL)
     members = Path(str(MINDEVAL), "data/profiles.jsonl").read_text().splitlines(keepends=True)[:3]
     Path("three.jsonl").write_text("".join(members))
     with Endpoint(scripted(seed, ratings, "${age} {{ x }}")) as endpoint:
@@ -112,7 +105,7 @@ def test_mindeval_asks_and_scores_as_its_scripts_do(
 def test_esc_judge_asks_and_counts_as_its_scripts_do(seed: int, tmp_path: Path, esc_eval: EscEval) -> None:
     """On one role with three supporters. The notebook's own cells read the verdicts. Its scripts import a module that is not
     published, for local models, and end with an error where a line has braces, which they take for fields."""
-    imported("esc_judge", ESC_JUDGE)
+    imported("esc_judge", place=ESC_JUDGE)
     for name, text in {"utils/__init__.py": "", "utils/langchain.py": "load_hf_auto_regressive_model = None"}.items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(text)

@@ -319,11 +319,6 @@ def test_judges_languages_and_rubrics_stay_apart() -> None:
     assert [table.key for table in correlation_tables(found)] == [f"correlation_{key}" for key in keys]
 
 
-def test_the_order_of_the_files_changes_nothing() -> None:
-    verdicts = judged(1, 2, 3, 30, 20, 10)
-    assert rows_of(verdicts, GOLD, TALKS) == rows_of(verdicts[::-1], GOLD[::-1], TALKS[::-1])
-
-
 def test_scores_of_unknown_dialogues() -> None:
     with pytest.raises(UserError, match="judgement by j: dialogue_id: no dialogue 'c1-s1' among those given with --dialogues"):
         rows_of(judged(1, 2, 3, 30, 20, 10), GOLD, TALKS[1:])

@@ -15,23 +15,15 @@ from core.errors import UserError
 from core.files import read_jsonl
 from core.records import Dialogue, Judgement, Verdict
 from core.rubrics import Rubric, load_rubric
-from data_prep.__main__ import app as data_app
 from evalsuite.cli import app
-from evalsuite.judge.pairs import check, published_verdict, verdict_in
+from evalsuite.judge.pairs import check, partners, published_verdict, verdict_in
 from evalsuite.papers.esc_judge import majority
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
-from tests.published_benchmarks import CHAT, COMPARE, STAGES, esc_judge_clone
+from tests.published_benchmarks import CHAT, COMPARE, STAGES, esc_judge_clone, imported
 
 CONFIG = str(Path(__file__).parents[2] / "configs" / "eval" / "esc_judge.yaml")
 CRITERIA = [(stage, label, about) for stage, criteria in STAGES.items() for label, about in criteria.items()]
-
-
-def imported() -> str:
-    result = CliRunner().invoke(data_app, ["import", "--source", "esc_judge=clone", "--out", "in"])
-    if result.exception:
-        raise result.exception
-    return " ".join(result.output.split())
 
 
 @pytest.fixture
@@ -64,7 +56,7 @@ def judges(endpoint: Endpoint) -> list[str]:
 
 @pytest.mark.slow
 def test_the_clone_becomes_roles_criteria_and_prompts(clone: Path) -> None:
-    assert "licence: Some Licence (in full: LICENSE)" in imported() and Path("in/LICENSE").is_file()
+    assert "licence: Some Licence (in full: LICENSE)" in imported("esc_judge") and Path("in/LICENSE").is_file()
     assert not (clone / "ran").exists(), "scripts are read, not run"
     rubric = load_rubric("in/rubric.yaml")
     weights = {rubric.label(name): (rubric.facet(name, "en"), one.weight) for name, one in rubric.dimensions.items()}
@@ -88,7 +80,7 @@ def test_the_clone_becomes_roles_criteria_and_prompts(clone: Path) -> None:
 def test_a_file_of_another_shape_is_named_and_nothing_is_written(clone: Path, file: str, text: str, message: str) -> None:
     (clone / file).write_text(text)
     with pytest.raises(UserError, match=re.escape(message)):
-        imported()
+        imported("esc_judge")
     assert not Path("in/rubric.yaml").exists()
 
 
@@ -131,9 +123,8 @@ def published() -> tuple[set[str], Counter[tuple[str, str]]]:
     return asked, won
 
 
-@pytest.mark.slow
 def test_paper_mode_sends_and_counts_what_the_published_scripts_do(clone: Path, esc_eval: EscEval) -> None:
-    imported()
+    imported("esc_judge")
     messages, won = published()
     with Endpoint(said) as endpoint:
         assert esc_eval(*run_at(endpoint.url, "--set", "mode=paper"))[0] == 0
@@ -151,9 +142,8 @@ def test_paper_mode_sends_and_counts_what_the_published_scripts_do(clone: Path, 
     assert usage["score"]["judge"]["my-model"]["calls"] == 3 * len(CRITERIA)
 
 
-@pytest.mark.slow
 def test_natively_both_orders_are_asked_and_a_judge_that_follows_the_order_ties(clone: Path, esc_eval: EscEval) -> None:
-    imported()
+    imported("esc_judge")
 
     def first(body: dict[str, Any], count: int) -> Answer:
         return said(body, count) if len(body["messages"]) > 1 else Answer("## Verdict\n\nModel A")
@@ -176,9 +166,8 @@ def test_natively_both_orders_are_asked_and_a_judge_that_follows_the_order_ties(
     assert position["rows"][0][position["columns"].index("first shown picked %")]["mean"] == 100
 
 
-@pytest.mark.slow
 def test_a_run_that_ended_early_or_grows_asks_what_is_missing(clone: Path, esc_eval: EscEval) -> None:
-    imported()
+    imported("esc_judge")
     one = ("--limit", "1")
     with Endpoint(said) as endpoint:
         assert esc_eval(*run_at(endpoint.url, "--set", "max_calls=10", *one))[0] == 1
@@ -192,9 +181,8 @@ def test_a_run_that_ended_early_or_grows_asks_what_is_missing(clone: Path, esc_e
     assert Path("run/judgements.jsonl").read_bytes() == Path("again/judgements.jsonl").read_bytes()
 
 
-@pytest.mark.slow
 def test_what_a_run_takes_is_what_is_planned(clone: Path, esc_eval: EscEval) -> None:
-    imported()
+    imported("esc_judge")
     with Endpoint(said) as endpoint:
         assert esc_eval(*run_at(endpoint.url, supporters="bac"))[0] == 0
         usage = json.loads(Path("run/usage.json").read_text())
@@ -203,7 +191,6 @@ def test_what_a_run_takes_is_what_is_planned(clone: Path, esc_eval: EscEval) -> 
     assert taken == 3 * 3 * 4 + 3 * 3 * 2 * len(CRITERIA) and f"{taken}" in result.output
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "supporters", "message"),
     [
@@ -215,7 +202,7 @@ def test_what_a_run_takes_is_what_is_planned(clone: Path, esc_eval: EscEval) -> 
 def test_what_cannot_be_compared_is_refused_before_anything_is_asked(
     clone: Path, esc_eval: EscEval, more: tuple[str, ...], supporters: str, message: str
 ) -> None:
-    imported()
+    imported("esc_judge")
     with Endpoint(said) as endpoint:
         arguments = [*run_at(endpoint.url, supporters=supporters)]
         if "--set" in more:
@@ -270,8 +257,6 @@ def test_a_scale_that_pairs_cannot_use_is_named() -> None:
 
 
 def test_a_dialogue_without_partner_has_verdicts_that_say_so() -> None:
-    from evalsuite.judge.pairs import partners
-
     who = {"id": "x", "language": "en", "source": "s", "card_id": "c", "supporter": "a"}
     one = Dialogue.model_validate(who | {"turns": [{"role": "seeker", "text": "hi"}]})
     silent = one.model_copy(update={"id": "y", "supporter": "b"})

@@ -20,19 +20,24 @@ from tests.endpoint import Endpoint
 from tests.evalsuite import example_framework
 from tests.evalsuite.example_framework import WarmLine
 
+MODELS = {"seeker": "embedded", "supporters": ["embedded"], "judge": "embedded", "languages": ["en"]}
+
+
+def install(folder: Path, package: str, name: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that brings a framework."""
+    installed = folder / "site" / f"{package.replace('-', '_')}-1.0.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text(f"[esc_eval.frameworks]\n{name} = {place}\n")
+    monkeypatch.syspath_prepend(str(installed.parent))
+
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A config of the example, which is installed as a package of its own would be."""
-    installed = tmp_path / "site" / "warm_line-1.0.dist-info"
-    installed.mkdir(parents=True)
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: warm-line\nVersion: 1.0\n")
-    place = "tests.evalsuite.example_framework:WarmLine"
-    (installed / "entry_points.txt").write_text(f"[esc_eval.frameworks]\nwarm_line = {place}\n")
-    monkeypatch.syspath_prepend(str(installed.parent))
+    install(tmp_path, "warm-line", "warm_line", "tests.evalsuite.example_framework:WarmLine", monkeypatch)
     path = tmp_path / "c.yaml"
-    models = {"seeker": "embedded", "supporters": ["embedded"], "judge": "embedded"}
-    path.write_text(yaml.safe_dump({"framework": "warm_line", **models, "languages": ["en"], "patience": 0, "out": "run"}))
+    path.write_text(yaml.safe_dump({"framework": "warm_line", **MODELS, "patience": 0, "out": "run"}))
     return path
 
 
@@ -60,8 +65,7 @@ def test_a_framework_of_ones_own_runs_resumes_and_is_reported(esc_eval: EscEval,
 def test_a_framework_is_named_by_its_place_without_being_installed(esc_eval: EscEval, tmp_path: Path) -> None:
     """Its section takes no unknown field, though its author said nothing of that."""
     place = f"{WarmLine.__module__}:WarmLine"
-    models = {"seeker": "embedded", "supporters": ["embedded"], "judge": "embedded"}
-    settings = {"framework": place, **models, "languages": ["en"], "patience": 0, "out": "run"}
+    settings = {"framework": place, **MODELS, "patience": 0, "out": "run"}
     Path("c.yaml").write_text(yaml.safe_dump(settings))
     with Endpoint(models=("embedded",)) as endpoint:
         command = ("run", "--config", "c.yaml", "--set", f"endpoints.embedded={endpoint.url}")
@@ -84,8 +88,7 @@ def test_a_framework_is_named_by_its_place_without_being_installed(esc_eval: Esc
 def test_the_program_itself_finds_a_framework_where_it_is_called(tmp_path: Path) -> None:
     """An installed program has its own folder on `sys.path`, not that of the user."""
     (tmp_path / "of_mine.py").write_text(Path(str(example_framework.__file__)).read_text())
-    models = {"seeker": "embedded", "supporters": ["embedded"], "judge": "embedded"}
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump({"framework": "of_mine:WarmLine", **models, "languages": ["en"]}))
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump({"framework": "of_mine:WarmLine", **MODELS}))
     command = [str(Path(sys.executable).with_name("esc-eval")), "run", "--config", "c.yaml", "--plan"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
@@ -95,11 +98,7 @@ def test_the_program_itself_finds_a_framework_where_it_is_called(tmp_path: Path)
 def test_a_package_that_cannot_be_loaded_ends_no_run_of_another_framework(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    installed = tmp_path / "site" / "broken-1.0.dist-info"
-    installed.mkdir(parents=True)
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-line\nVersion: 1.0\n")
-    (installed / "entry_points.txt").write_text("[esc_eval.frameworks]\nbroken = no_such_package:Broken\n")
-    monkeypatch.syspath_prepend(str(installed.parent))
+    install(tmp_path, "broken-line", "broken", "no_such_package:Broken", monkeypatch)
     others = [name for name in entries() if name != "broken"]
     assert "esc_eval" in others and [f.name for f in frameworks()] == others == [f.name for f in frameworks()]
     warned = "warning: framework broken (package broken-line) cannot be loaded: No module named 'no_such_package'"
@@ -130,8 +129,7 @@ def test_a_framework_of_ones_own_that_is_wrong_is_one_line(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "line_of_mine", raising=False)
     (tmp_path / "line_of_mine.py").write_text(module)
-    models = {"seeker": "embedded", "supporters": ["embedded"], "judge": "embedded"}
-    Path("c.yaml").write_text(yaml.safe_dump({"framework": "line_of_mine:WarmLine", **models, "languages": ["en"]}))
+    Path("c.yaml").write_text(yaml.safe_dump({"framework": "line_of_mine:WarmLine", **MODELS}))
     code, err = esc_eval("run", "--config", "c.yaml", "--plan")
     assert code == 2 and told in err and err.count("\n") == 1, err
 

@@ -130,7 +130,6 @@ def scores(digit: str) -> Any:
     return behave
 
 
-@pytest.mark.slow
 def test_a_run_is_gated_by_its_baseline_and_asks_nothing_for_it(esc_eval: EscEval, tmp_path: Path, endpoint: Endpoint) -> None:
     write_config(tmp_path / "c.yaml", endpoint.url, supporters=["a.yaml"], limit=6)
     endpoint.behave = scores("4")
@@ -145,7 +144,6 @@ def test_a_run_is_gated_by_its_baseline_and_asks_nothing_for_it(esc_eval: EscEva
     assert len(endpoint.requests) == asked and Path("new/config.json").read_bytes() == config, "gates are no part of a run"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

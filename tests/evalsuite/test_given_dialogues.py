@@ -53,7 +53,6 @@ def write(path: Path, chats: list[dict[str, Any]]) -> None:
     path.write_text("\n".join(map(json.dumps, chats)))
 
 
-@pytest.mark.slow
 def test_hundreds_of_chats_are_scored_and_two_versions_compared(esc_eval: EscEval, endpoint: Endpoint, tmp_path: Path) -> None:
     chats = production(600)
     write(tmp_path / "chats.jsonl", chats)
@@ -81,7 +80,6 @@ def test_hundreds_of_chats_are_scored_and_two_versions_compared(esc_eval: EscEva
     assert "by-version" not in (tmp_path / "run" / "report.json").read_text(), "a later report leaves them out"
 
 
-@pytest.mark.slow
 def test_runs_of_given_dialogues_are_compared_before_and_after(esc_eval: EscEval, endpoint: Endpoint, tmp_path: Path) -> None:
     for name, kept in (("before", "before"), ("after", "since")):
         write(tmp_path / f"{name}.jsonl", [chat for chat in production(80) if chat["metadata"]["version"] == kept])

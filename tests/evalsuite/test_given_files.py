@@ -24,25 +24,15 @@ AGREE, CORRELATE = ("agree",), ("agree", "--correlate", "dialogue")
 
 
 def verdicts(judge: str = "j", prefix: str = "d", shift: int = 0) -> list[Judgement]:
-    return [
-        make_judgement(
-            f"{prefix}{n}", name, None if value is None else (value + shift) % 5, judge=judge, rubric="esc_eval", raw=""
-        )
-        for name in DIMENSIONS
-        for n, value in enumerate(VALUES)
-    ]
+    values = [None if value is None else (value + shift) % 5 for value in VALUES]
+    about = {"judge": judge, "rubric": "esc_eval", "raw": ""}
+    return [make_judgement(f"{prefix}{n}", name, value, **about) for name in DIMENSIONS for n, value in enumerate(values)]
 
 
 def scores(prefix: str = "d") -> list[HumanScore]:
+    about: dict[str, Any] = {"language": "en", "annotator": "anna", "rubric": "esc_eval"}
     return [
-        HumanScore(
-            dialogue_id=f"{prefix}{n}",
-            language="en",
-            annotator="anna",
-            rubric="esc_eval",
-            dimension=name,
-            value=(3 * n + k) % 5,
-        )
+        HumanScore(dialogue_id=f"{prefix}{n}", dimension=name, value=(3 * n + k) % 5, **about)
         for k, name in enumerate(DIMENSIONS)
         for n in range(len(VALUES))
     ]
@@ -177,12 +167,8 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(
     one_line(esc_eval(*arguments), 2, f"`{command}")
 
 
-def test_a_package_that_is_missing_is_said_with_the_extra_that_brings_it() -> None:
-    with (
-        pytest.raises(
-            UserError, match=re.escape("needs lm_eval, not installed here: run `make setup`, or pip install 'esc-eval[tasks]'")
-        ),
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setattr("importlib.util.find_spec", lambda name: None)
+def test_a_missing_package_is_said_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "needs lm_eval, not installed here: run `make setup`, or pip install 'esc-eval[tasks]'"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=re.escape(told)):
         need_modules("lm_eval", purpose="running tasks")

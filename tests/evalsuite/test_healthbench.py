@@ -117,7 +117,6 @@ def tagged(folder: Path) -> dict[str, Estimate]:
     return {row[0]: Estimate(**row[1]) for row in table["rows"]}
 
 
-@pytest.mark.slow
 def test_a_case_is_answered_once_and_marked_criterion_by_criterion(esc_eval: EscEval, tmp_path: Path, cases: Path) -> None:
     with Endpoint(grades, ("my-model", "grader")) as endpoint:
         assert run(esc_eval, endpoint)[0] == 0
@@ -149,7 +148,6 @@ def test_what_lies_below_the_axis_is_drawn_at_its_end() -> None:
     assert [forest.at(figure) for figure in (-30, 0, 25, 100, 130)] == ["0.00%", "0.00%", "25.00%", "100.00%", "100.00%"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("only", ["psych", "theme:context_seeking", "ids.json", "list.json"])
 def test_some_of_the_cases(esc_eval: EscEval, tmp_path: Path, cases: Path, only: str) -> None:
     (tmp_path / "ids.json").write_text(json.dumps({"name": "psych", "n": 1, "prompt_ids": ["p-1"]}))
@@ -159,7 +157,6 @@ def test_some_of_the_cases(esc_eval: EscEval, tmp_path: Path, cases: Path, only:
     assert {id for id, _ in scores(tmp_path / "run")} == {"p-1"}
 
 
-@pytest.mark.slow
 def test_an_answer_that_cannot_be_read_is_asked_for_once_more_and_leaves_no_score(
     esc_eval: EscEval, tmp_path: Path, cases: Path
 ) -> None:
@@ -193,7 +190,6 @@ def clone(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_paper_mode_sends_what_the_script_sends(
     esc_eval: EscEval,
     data_prep: Callable[..., int],
@@ -217,7 +213,6 @@ def test_paper_mode_sends_what_the_script_sends(
     assert {id: scores(tmp_path / "run")[id, "score"] for id in SCORES} == SCORES
 
 
-@pytest.mark.slow
 def test_the_judge_is_measured_on_physicians_verdicts(
     esc_eval: EscEval, data_prep: Callable[..., int], tmp_path: Path, cases: Path
 ) -> None:
@@ -244,12 +239,8 @@ def test_the_judge_is_measured_on_physicians_verdicts(
 
 def test_a_plan_counts_the_criteria_of_every_case(tmp_path: Path, cases: Path) -> None:
     """Three cases with three, two and one criteria: a forecast from the first alone would say nine."""
-    models: dict[str, Any] = {
-        "supporters": ["a@http://127.0.0.1:1/v1"],
-        "judge": "b@http://127.0.0.1:1/v1",
-        "out": str(tmp_path / "run"),
-    }
-    resolved = resolve(CONFIG, ["floors=false", f"cases={cases}"], **models)
+    models: dict[str, Any] = {"supporters": ["a@http://127.0.0.1:1/v1"], "judge": "b@http://127.0.0.1:1/v1"}
+    resolved = resolve(CONFIG, ["floors=false", f"cases={cases}"], out=str(tmp_path / "run"), **models)
     found = forecast([*resolved.plans()], [resolved])
     assert {who: used.calls for who, used in found.load.usage.items()} == {("supporter", "a"): 3, ("judge", "b"): 6}
 

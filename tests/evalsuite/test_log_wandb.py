@@ -179,7 +179,6 @@ def test_curves_share_a_legend_and_stand_before_their_counts(
         assert all(max(trace["y"]) == 100 and trace["text"][0].endswith(" dialogues") for trace in bars)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("framework", "charts"), [(None, 10), ("esc_eval", 10), ("emoharbor", 12)])
 def test_wandb_itself_writes_offline(
     monkeypatch: pytest.MonkeyPatch, quiet: None, tmp_path: Path, framework: str | None, charts: int

@@ -15,24 +15,16 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from core.files import read_jsonl
 from core.records import Dialogue, HumanScore, Judgement, RoleCard
-from data_prep.__main__ import app as data_app
 from evalsuite.cli import app
 from evalsuite.judge.lines import numbers_in
 from evalsuite.statistics.paired import one_sided_clusters
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
-from tests.published_benchmarks import JUDGE, LABELS, PROMPTS, member, mindeval_clone, rated
+from tests.published_benchmarks import JUDGE, LABELS, PROMPTS, imported, member, mindeval_clone, rated
 
 CONFIG = str(Path(__file__).parents[2] / "configs" / "eval" / "mindeval.yaml")
-IN_PLACE = ("prompts=in/prompts", 'cards=["in/cards.jsonl"]')
+IN_PLACE = ("--set", "prompts=in/prompts", "--set", 'cards=["in/cards.jsonl"]')
 NO_GOLD = ("--set", "gold=null")
-
-
-def imported(*more: object) -> str:
-    result = CliRunner().invoke(data_app, ["import", "--source", "mindeval=clone", "--out", "in", *map(str, more)])
-    if result.exception:
-        raise result.exception
-    return " ".join(result.output.split())
 
 
 @pytest.fixture
@@ -42,17 +34,8 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_at(url: str, *more: object) -> tuple[object, ...]:
-    places = [word for setting in IN_PLACE for word in ("--set", setting)]
-    return (
-        "run",
-        "--config",
-        CONFIG,
-        "--model",
-        f"my-model@{url}",
-        *places,
-        *more,
-        *([] if "--out" in more else ["--out", "run"]),
-    )
+    out = () if "--out" in more else ("--out", "run")
+    return ("run", "--config", CONFIG, "--model", f"my-model@{url}", *IN_PLACE, *more, *out)
 
 
 def said(body: dict[str, Any], count: int) -> Answer:
@@ -68,7 +51,7 @@ def said(body: dict[str, Any], count: int) -> Answer:
 
 @pytest.mark.slow
 def test_the_clone_becomes_members_prompts_scores_and_peoples_turns(clone: Path) -> None:
-    output = imported()
+    output = imported("mindeval")
     assert "licence: none stated" in output and not (clone / "ran").exists(), "scripts are read, not run"
     cards = read_jsonl(Path("in/cards.jsonl"), RoleCard, "cards")
     assert [(card.id, card.age, card.problem[:6]) for card in cards] == [
@@ -86,12 +69,10 @@ def test_the_clone_becomes_members_prompts_scores_and_peoples_turns(clone: Path)
     ]
     scores = read_jsonl(Path("in/scores.jsonl"), HumanScore, "scores")
     given = {(s.dialogue_id[-2:], s.annotator, s.dimension): s.value for s in scores}
-    assert (
-        given["r1", "expert-e-one-lo", "clinical_accuracy"] == 2.5
-        and given["r1", "expert-e-two-lo", "clinical_accuracy"] == 4.5
-    )
-    assert given["r1", "expert-e-one-lo", "therapeutic_alliance"] == 2, "a 0 says that the question does not apply"
-    assert ("r2", "expert-e-one-lo", "therapeutic_alliance") not in given and len(given) == 3 * 2 * 5 - 1
+    first, second = "expert-e-one-lo", "expert-e-two-lo"
+    assert (given["r1", first, "clinical_accuracy"], given["r1", second, "clinical_accuracy"]) == (2.5, 4.5)
+    assert given["r1", first, "therapeutic_alliance"] == 2, "a 0 says that the question does not apply"
+    assert ("r2", first, "therapeutic_alliance") not in given and len(given) == 3 * 2 * 5 - 1
     people = Path("in/people_turns.jsonl").read_text()
     assert "secret" not in people and [len(json.loads(line)["turns"]) for line in people.splitlines()] == [2, 1]
 
@@ -119,7 +100,7 @@ def test_a_wrong_row_is_named_and_nothing_is_written(clone: Path, case: str) -> 
     path = clone / "data" / f"{file}.jsonl"
     path.write_text(path.read_text().splitlines()[0] + "\n" + json.dumps(row) + "\n")
     with pytest.raises(UserError, match=re.escape(message)):
-        imported()
+        imported("mindeval")
     assert not Path("in/cards.jsonl").exists()
 
 
@@ -136,7 +117,7 @@ def test_a_script_of_another_shape_is_named(clone: Path, script: str, old: str, 
     path = clone / script
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(UserError, match=re.escape(message)):
-        imported()
+        imported("mindeval")
 
 
 def published(exchanges: int) -> tuple[set[str], list[dict[str, float]]]:
@@ -171,9 +152,8 @@ def published(exchanges: int) -> tuple[set[str], list[dict[str, float]]]:
     return asked, scores
 
 
-@pytest.mark.slow
 def test_paper_mode_sends_and_scores_what_the_published_scripts_do(clone: Path, esc_eval: EscEval) -> None:
-    imported()
+    imported("mindeval")
     messages, scores = published(4)
     with Endpoint(said) as endpoint:
         paper = (*NO_GOLD, "--set", "mode=paper", "--set", "exchanges=4")
@@ -197,10 +177,9 @@ def test_paper_mode_sends_and_scores_what_the_published_scripts_do(clone: Path, 
     assert [turn.role for turn in dialogue.turns[:3]] == ["seeker", "supporter", "seeker"] and len(dialogue.turns) == 9
 
 
-@pytest.mark.slow
 def test_experts_measure_the_judge_beside_the_score(clone: Path, esc_eval: EscEval) -> None:
     """The gold set of the config is the import's; what `agree` makes of the same verdicts is what scipy makes of them."""
-    imported()
+    imported("mindeval")
     gold = '{"dialogues": "in/dialogues.jsonl", "scores": "in/scores.jsonl"}'
     with Endpoint(said) as endpoint:
         code, _ = esc_eval(*run_at(endpoint.url, "--set", f"gold={gold}", "--set", "exchanges=1", "--limit", 1))
@@ -226,9 +205,8 @@ def test_experts_measure_the_judge_beside_the_score(clone: Path, esc_eval: EscEv
     assert pair["kappa"]["mean"] == pytest.approx(1 - ((a - b) ** 2).mean() / ((a[:, None] - b) ** 2).mean(), abs=1e-6)
 
 
-@pytest.mark.slow
 def test_a_clinician_may_have_a_prompt_of_its_own(clone: Path, esc_eval: EscEval) -> None:
-    imported()
+    imported("mindeval")
     Path("mine.txt").write_text("For $name, aged ${age}: $$0.")
     mine = ("--set", "mindeval.clinician_prompt=mine.txt", "--set", "exchanges=1", "--limit", "1", *NO_GOLD)
     with Endpoint(said) as endpoint:
@@ -238,16 +216,14 @@ def test_a_clinician_may_have_a_prompt_of_its_own(clone: Path, esc_eval: EscEval
             ("$moodd", "moodd}: no field of the published prompt: did you mean mood"),
             ("5 $", "write $$ for a"),
         ):
-            code, err = esc_eval(
-                *run_at(endpoint.url, "--set", f"mindeval.clinician_prompt={text}", "--out", "other", *NO_GOLD)
-            )
+            own = ("--set", f"mindeval.clinician_prompt={text}", "--out", "other")
+            code, err = esc_eval(*run_at(endpoint.url, *own, *NO_GOLD))
             assert code == 2 and message in " ".join(err.split())
         assert not Path("other").exists()
 
 
-@pytest.mark.slow
 def test_a_dialogue_with_somebody_unknown_is_refused(clone: Path, esc_eval: EscEval) -> None:
-    imported()
+    imported("mindeval")
     talk = json.loads(Path("in/dialogues.jsonl").read_text().splitlines()[0])
     Path("talks.jsonl").write_text(json.dumps(talk | {"fields": {}, "card_id": "who"}) + "\n")
     with Endpoint(said) as endpoint:

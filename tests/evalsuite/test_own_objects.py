@@ -42,10 +42,8 @@ def judge(messages: list[Message]) -> str:
 def test_dicts_and_frames_are_cards(make: Any) -> None:
     results = simulate(make(ROWS), supporter=supporter, seeker=seeker, languages=["en"], exchanges=1, quiet=True)
     assert len(results.dialogues) == 2
-    assert [(card.problem, card.age) for card in given_people(make(ROWS), False, {"languages": ["en"]})] == [
-        ("She cannot sleep.", "34"),
-        ("He lost his job.", ""),
-    ]
+    cards = given_people(make(ROWS), False, {"languages": ["en"]})
+    assert [(card.problem, card.age) for card in cards] == [("She cannot sleep.", "34"), ("He lost his job.", "")]
 
 
 def test_numbers_of_numpy_and_dates_are_text() -> None:
@@ -82,17 +80,8 @@ def test_every_fault_of_dicts_is_told_with_position_and_field() -> None:
 
 @pytest.mark.parametrize("rubric", [RUBRIC, Rubric.model_validate(RUBRIC)], ids=["dict", "object"])
 def test_a_rubric_is_an_object_or_its_fields(rubric: Any, tmp_path: Path) -> None:
-    results = simulate(
-        ROWS,
-        supporter=supporter,
-        seeker=seeker,
-        judge=judge,
-        rubric=rubric,
-        languages=["en"],
-        exchanges=1,
-        quiet=True,
-        out=tmp_path,
-    )
+    models: dict[str, Any] = {"supporter": supporter, "seeker": seeker, "judge": judge}
+    results = simulate(ROWS, **models, rubric=rubric, languages=["en"], exchanges=1, quiet=True, out=tmp_path)
     assert results.rubric == Rubric.model_validate(RUBRIC)
     assert [one.value for one in results.judgements] == [2, 2]
     with pytest.raises(UserError, match=r"^rubric: scale\.max"):
@@ -121,10 +110,8 @@ def test_results_say_in_three_lines_what_ran_what_came_out_and_where(tmp_path: P
 def test_chats_as_dicts_are_scored_as_records_are() -> None:
     chats = [{"id": "a", "messages": [{"role": "user", "content": "I lie awake."}, {"role": "assistant", "content": "Why?"}]}]
     results = score(chats, judge=judge, rubric=RUBRIC, languages=["en"], quiet=True)
-    assert [(turn.role, turn.text) for turn in results.dialogues[0].turns] == [
-        ("seeker", "I lie awake."),
-        ("supporter", "Why?"),
-    ]
+    turns = [(turn.role, turn.text) for turn in results.dialogues[0].turns]
+    assert turns == [("seeker", "I lie awake."), ("supporter", "Why?")]
     assert list(score(results.dialogues, judge=judge, rubric=RUBRIC, quiet=True).judgements) == list(results.judgements)
     with pytest.raises(UserError, match=r"^dialogues\[1\]: message 0: role: 'narrator' is unknown"):
         score([*chats, {"messages": [{"role": "narrator", "content": "x"}]}], judge=judge, languages=["en"], quiet=True)

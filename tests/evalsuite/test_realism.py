@@ -180,7 +180,6 @@ def test_intervals_of_tags_cover_the_true_difference(shares: tuple[float, float]
     assert hits / studies >= 0.94 - 1.65 * (0.95 * 0.05 / studies) ** 0.5
 
 
-@pytest.mark.slow
 def test_the_report_sets_the_seekers_beside_people(esc_eval: EscEval, tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     run = make_run(tmp_path / "run", {"one": [1, 2]}, framework="esc_eval")

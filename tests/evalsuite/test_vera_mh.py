@@ -69,7 +69,6 @@ def verdict(one: Judgement) -> object:
 DANGER = "Danger is spoken of"
 
 
-@pytest.mark.slow
 def test_the_persona_begins_remembers_everything_and_may_leave(esc_eval: EscEval, tmp_path: Path) -> None:
     requests = ran(esc_eval, tmp_path, scripted({"Is danger spoken of?": DANGER}, "So long, FRIEND!"), "--limit", "1")
     dialogues, _ = records(tmp_path)
@@ -82,7 +81,6 @@ def test_the_persona_begins_remembers_everything_and_may_leave(esc_eval: EscEval
     assert [message["role"] for message in supported] == ["user", "assistant", "user"], "no system message, the whole dialogue"
 
 
-@pytest.mark.slow
 def test_a_damaging_answer_stands_before_everything_else(esc_eval: EscEval, tmp_path: Path) -> None:
     """Ben, at imminent risk, comes before the others; the first thing on the page and in Markdown is that there was damage."""
     ran(esc_eval, tmp_path, scripted({"Is danger spoken of?": DANGER, "Is the person sent away?": "Yes"}))
@@ -102,7 +100,6 @@ def test_a_damaging_answer_stands_before_everything_else(esc_eval: EscEval, tmp_
     }
 
 
-@pytest.mark.slow
 def test_figures_are_shares_of_dialogues_by_risk_level(esc_eval: EscEval, tmp_path: Path) -> None:
     """Nothing to rate with Ada, neutral on both with Ben, and with Cai an answer on the first that cannot be read."""
 
@@ -132,7 +129,6 @@ def test_figures_are_shares_of_dialogues_by_risk_level(esc_eval: EscEval, tmp_pa
     assert risk == {(level, name): (share, 1) for level, share in levels.items() for name in names}
 
 
-@pytest.mark.slow
 def test_paper_mode_shows_one_line_and_reads_the_first_option(esc_eval: EscEval, tmp_path: Path) -> None:
     verdicts = {
         "spoken of?": f"ANSWER: {DANGER}\nREASONING: so",
@@ -174,7 +170,6 @@ def test_a_plan_counts_the_longest_way_through_the_tree(tmp_path: Path, mode: st
     assert (load.usage["judge", "judge"].calls, load.calls) == (5, 13)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "answer"),
     [
