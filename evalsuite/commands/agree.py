@@ -293,7 +293,7 @@ def _correlate(
     rubrics = {file.name: file for file in files if file}
     records = read_dialogues(dialogues) if dialogues else None
     levels = LEVELS if dialogues else ("dataset",)
-    rows, left_out = correlations(verdicts, golden, records, "value", pairing, levels, rubrics)
+    rows, left_out = correlations(verdicts, golden, records, pairing, levels, rubrics)
     if not dialogues:
         left_out = ["without --dialogues, the sample level; intervals treat each dialogue as its own sample", *left_out]
     for line in left_out:

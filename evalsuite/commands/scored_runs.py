@@ -82,7 +82,7 @@ def leaderboard(
     if earlier:
         if gold or people or dialogues or rubric:
             raise UserError("--against compares judges' verdicts: leave out --gold, --people, --dialogues and --rubric")
-        sheet = comparison_sheet(comparisons.compare(read_runs([earlier, *(runs or [])], judge=judge), "value", cluster))
+        sheet = comparison_sheet(comparisons.compare(read_runs([earlier, *(runs or [])], judge=judge), cluster))
         deliver_page("comparison", sheet, out, as_json, printed=())
         return
     if people and not runs:

@@ -101,7 +101,17 @@ def agreement_charts(
             + "Dots: the judge, with 95 % intervals over clusters. Bars: always answering the most frequent gold score. "
             + f"Unreadable verdicts {unreadable}.",
             f"{table}_{language}",
-            dot_panels(rows, ["ACC, %", "ACC_soft (within one), %"], traces, columns=2),
+            panels(
+                "dots",
+                ["ACC, %", "ACC_soft (within one), %"],
+                traces,
+                2,
+                23 * len(rows) + 16,
+                showlegend=True,
+                yaxis=named_rows(rows, (0.3, -0.7)),
+                margin={"l": 7 * min(30, max(map(len, rows))) + 16},
+                meta={"least": 200},
+            ),
         )
 
 
@@ -152,16 +162,6 @@ def calibration_charts(bins: Sequence[Bin], synthetic: bool) -> Iterator[Chart]:
             "calibration",
             panels("hit_rates", titles, traces, 2),
         )
-
-
-def dot_panels(
-    rows: Sequence[str], titles: Sequence[str], traces: Sequence[Sequence[Figure]], columns: int, height: int = 23
-) -> Figure:
-    """Panels of marks with shared rows, on an axis of 0–100."""
-    room = {"margin": {"l": 7 * min(30, max(map(len, rows))) + 16}, "meta": {"least": 110 if columns > 2 else 200}}
-    legend = any(drawn["name"] for drawn in traces[0])
-    axis = named_rows(rows, (0.3, -0.7))
-    return panels("dots", titles, traces, columns, len(rows) * height + 16, showlegend=legend, yaxis=axis, **room)
 
 
 def _bar_panel(rows: Sequence[str], segments: Sequence[Figure], axis: str) -> Figure:

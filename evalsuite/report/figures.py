@@ -30,12 +30,8 @@ def trace(style: str, **data: Any) -> Figure:
     return _merged(_styles()["traces"][style], data)
 
 
-def dots(
-    style: str, rows: Sequence[str], estimates: Sequence[tuple[int, Estimate]], name: str = "", alone: bool = False
-) -> Figure:
-    """A mark with its interval for every (row, estimate); without an interval, an open mark if `alone` allows it."""
-    symbol = _styles()["traces"][style]["marker"]["symbol"]
-    symbols = [f"{symbol}-open" if alone and estimate.low is None else symbol for _, estimate in estimates]
+def dots(style: str, rows: Sequence[str], estimates: Sequence[tuple[int, Estimate]], name: str) -> Figure:
+    """A mark with its interval for every (row, estimate)."""
     return trace(
         style,
         name=name,
@@ -43,8 +39,7 @@ def dots(
         x=[estimate.mean for _, estimate in estimates],
         y=[row for row, _ in estimates],
         error_x=error(estimate for _, estimate in estimates),
-        text=[label(f"{rows[row]}: {f'{name} ' if name else ''}{fmt(estimate)}") for row, estimate in estimates],
-        marker={"symbol": symbols},
+        text=[label(f"{rows[row]}: {name} {fmt(estimate)}") for row, estimate in estimates],
     )
 
 

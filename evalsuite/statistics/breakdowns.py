@@ -69,7 +69,7 @@ def by_field(tally: Tally, field: str) -> Iterator[Table]:
     for scorer, groups in by_scorer.items():
         groups.sort(key=lambda group: in_order(group.supporter))
         judged, blocks = scorer.column(len(by_scorer) > 1), cells_of(groups, tally.rubric, tally.level)
-        notes |= dict.fromkeys(score_notes([cell for block in blocks for cell in block], tally.rubric, "value"))
+        notes |= dict.fromkeys(score_notes([cell for block in blocks for cell in block], tally.rubric))
         for group, block in zip(groups, blocks, strict=True):
             clusters = design_of([group]).clusters
             drawn = len(group.cards) if clusters is None else int(clusters.max()) + 1

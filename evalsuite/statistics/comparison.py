@@ -20,7 +20,7 @@ from evalsuite.statistics.clusters import row_key
 from evalsuite.statistics.contestants import POOLED, Contestant, contestants_of, design_of, pooled, stack
 from evalsuite.statistics.leaderboard import FAMILIES, Score, cells_of, family, score_cells, score_notes
 from evalsuite.statistics.paired import Difference
-from evalsuite.statistics.summary import SCORES, Value, checked, dimension_at, dimension_label, languages_of, scorer_of
+from evalsuite.statistics.summary import SCORES, checked, dimension_at, dimension_label, languages_of, scorer_of
 
 CONFIGS = "Configuration"  # heading of the report
 Rival = tuple[str, Contestant]  # a run's name and one of its contestants
@@ -82,7 +82,6 @@ class RunComparison:
     """Runs side by side, in each language and over all. `changed`: first run, other run, differences between their configs."""
 
     runs: list[RunRecords]
-    value: Value
     languages: list[LanguageComparison]
     pooled: LanguageComparison | None
     changed: list[tuple[str, str, list[str]]]
@@ -109,7 +108,7 @@ class RunComparison:
         return sorted(averages, key=lambda pair: (not pair[2].holds, -abs(pair[2].estimate.mean or 0)))
 
 
-def compare(runs: Sequence[RunRecords], value: Value = "value", cluster: str | None = None) -> RunComparison:
+def compare(runs: Sequence[RunRecords], cluster: str | None = None) -> RunComparison:
     """Every language's contestants with their scores, and paired tests between those that belong together: of different runs,
     and with the same supporter, or such that neither's supporter is in the other's run; likewise for their scorers (so one
     supporter under two judges is compared). The later run's contestant comes first: a positive difference is a gain. Raises
@@ -128,7 +127,7 @@ def compare(runs: Sequence[RunRecords], value: Value = "value", cluster: str | N
             card = dialogue.card_id or dialogue.profile_id
             return row(dialogue) + (f" {run.cards.get(card, '')}" if card and card in ambiguous else "")
 
-        rivals += [(run.name, rival) for rival in contestants_of(run.dialogues, run.judgements, run.rubric, value, unit)]
+        rivals += [(run.name, rival) for rival in contestants_of(run.dialogues, run.judgements, run.rubric, unit)]
     present = languages_of(dialogue for run in runs for dialogue in run.dialogues)
     groups = [[rival for rival in rivals if rival[1].language == language] for language in present]
     languages = [_side_by_side(runs, group) for group in groups if group]
@@ -137,7 +136,7 @@ def compare(runs: Sequence[RunRecords], value: Value = "value", cluster: str | N
         of_runs = {run.name: pooled([rival for name, rival in rivals if name == run.name]) for run in runs}
         overall = _side_by_side(runs, [(name, rival) for name, group in of_runs.items() for rival in group])
     changed = [(first.name, run.name, differing_leaves(first.config, run.config)) for run in runs[1:]]
-    return RunComparison(list(runs), value, languages, overall, changed)
+    return RunComparison(list(runs), languages, overall, changed)
 
 
 def _side_by_side(runs: Sequence[RunRecords], rivals: Sequence[Rival]) -> LanguageComparison:
@@ -221,8 +220,8 @@ def _scores_table(comparison: RunComparison, part: LanguageComparison) -> Table:
     for entry in part.entries:
         rows.append({"supporter": entry.name, "run": entry.run, **entry.contestant.scorer.column(several)})
         rows[-1] |= score_cells(entry.scores, comparison.rubric)
-    title = f"Scores side by side, {part.name}" + (" (expected scores)" if comparison.value == "expected" else "")
-    notes = score_notes([cell for entry in part.entries for cell in entry.scores], comparison.rubric, comparison.value)
+    title = f"Scores side by side, {part.name}"
+    notes = score_notes([cell for entry in part.entries for cell in entry.scores], comparison.rubric)
     return Table.of(f"compare-scores-{part.language}", title, rows, notes, SCORES)
 
 
@@ -255,7 +254,6 @@ def as_json(comparison: RunComparison) -> dict[str, Any]:
     """The comparison as JSON values in full precision."""
     return {
         "rubric": comparison.rubric.name,
-        "value": comparison.value,
         "runs": [{"name": r.name, "dialogues": len(r.dialogues), "judgements": len(r.judgements)} for r in comparison.runs],
         "languages": {
             part.language: {

@@ -18,7 +18,7 @@ from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import card_of as card_of
 from evalsuite.statistics.clusters import clusters_in
 from evalsuite.statistics.draws import first_draws
-from evalsuite.statistics.summary import AVERAGE, Scorer, Value, checked, scorer_of, supporter_of
+from evalsuite.statistics.summary import AVERAGE, Scorer, checked, scorer_of, supporter_of
 
 POOLED: Language = "mul"  # ISO 639-2: several languages together
 Key = tuple[Language, Scorer, str]  # language, scorer, supporter
@@ -59,13 +59,12 @@ def contestants_of(
     dialogues: Sequence[Dialogue],
     judgements: Sequence[Judgement],
     rubric: Rubric,
-    value: Value = "value",
     card_of: Callable[[Dialogue], str] = card_of,
 ) -> list[Contestant]:
     """Every language × scorer × supporter with its scores, in that order (English first).
 
     A dialogue's repeats and turns are averaged first; trials with identical texts are one dialogue. Scores are mapped to 0
-    (worst) to 100 (best) of their dimension's scale. `value` selects verdicts or their expectations (from probabilities).
+    (worst) to 100 (best) of their dimension's scale.
     Raises `UserError` for a judgement of a dialogue that is not among `dialogues`, or one that does not fit the rubric.
     """
     by_id = {dialogue.id: dialogue for dialogue in dialogues}
@@ -85,9 +84,8 @@ def contestants_of(
         contestant.asked[judgement.dimension] += not (judgement.lost or judgement.unasked)
         contestant.read[judgement.dimension] += judgement.value is not None
         figures = verdicts[key][first_draw[dialogue.id]]
-        figure = judgement.value if value == "value" else judgement.expected
-        if judgement.value is not None and figure is not None:
-            figures[columns[judgement.dimension]].append(figure)
+        if judgement.value is not None:
+            figures[columns[judgement.dimension]].append(judgement.value)
     for key, contestant in contestants.items():
         for counts in (contestant.asked, contestant.read):
             counts[AVERAGE] = counts.total()

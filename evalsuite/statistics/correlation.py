@@ -30,7 +30,7 @@ from core.statistics.bootstrap import RESAMPLES
 from core.statistics.means import comparable, exact_mean, means_by
 from core.tables import DASH, Cell, Estimate, Table, file_keys
 from evalsuite.statistics.coefficients import COEFFICIENTS, LEVELS, Coefficient, Level, figures
-from evalsuite.statistics.summary import AVERAGE, Scorer, Value, scorer_of, supporter_of
+from evalsuite.statistics.summary import AVERAGE, Scorer, scorer_of, supporter_of
 
 PairBy = Literal["dialogue", "system"]
 SampleBy = Literal["card", "source"]
@@ -98,7 +98,6 @@ def correlations(
     judgements: Sequence[Judgement],
     gold: Sequence[HumanScore],
     dialogues: Sequence[Dialogue] | None,
-    value: Value = "value",
     pairing: Pairing = Pairing(),
     levels: Sequence[Level] = LEVELS,
     rubrics: Mapping[str, Rubric] = {},
@@ -125,7 +124,7 @@ def correlations(
             raise UserError(f"{where}: condition.supporter: only dialogues name the systems people scored: give --dialogues")
         return record.language, Unit(record.dialogue_id, "", record.dialogue_id)
 
-    judged, unread = _judged(judgements, place_of, value)
+    judged, unread = _judged(judgements, place_of)
     golden = _golden(gold, place_of)
     result: list[Correlation] = []
     omissions: list[str] = []
@@ -164,9 +163,7 @@ def known_dialogue(dialogues: Mapping[str, Dialogue], id: str, where: str) -> Di
     return dialogues[id]
 
 
-def _judged(
-    judgements: Sequence[Judgement], place_of: PlaceOf, value: Value
-) -> tuple[dict[Side, Values], Counter[tuple[object, ...]]]:
+def _judged(judgements: Sequence[Judgement], place_of: PlaceOf) -> tuple[dict[Side, Values], Counter[tuple[object, ...]]]:
     """Every judge's scores, and the number of verdicts per side and dimension without a usable score."""
     sides: dict[Side, Values] = {}
     unread: Counter[tuple[object, ...]] = Counter()
@@ -175,12 +172,11 @@ def _judged(
         language, unit = place_of(judgement)
         side = (language, scorer_of(judgement).without("supporter"), judgement.rubric)
         sides.setdefault(side, {}).setdefault(judgement.dimension, {})
-        figure = judgement.value if value == "value" else judgement.expected
-        if judgement.value is None or figure is None:
+        if judgement.value is None:
             unread[*side, judgement.dimension] += 1
             unread[*side, AVERAGE] += 1
         else:
-            scores.append(((side, judgement.dimension, judgement.dialogue_id, unit), figure))
+            scores.append(((side, judgement.dimension, judgement.dialogue_id, unit), judgement.value))
     for (side, dimension, unit), mean in means_by(((s, d, u), v) for (s, d, _, u), v in means_by(scores).items()).items():
         sides[side][dimension][unit] = mean
     return sides, unread

@@ -71,51 +71,38 @@ class DialogueCost(NamedTuple):
     calls: Annotated[float, Column("calls")]
 
 
-def dialogue_costs(
-    dialogues: Sequence[Dialogue], usage: Used, timing: Mapping[str, Any], judging: str = "score"
-) -> list[DialogueCost]:
+def dialogue_costs(dialogues: Sequence[Dialogue], usage: Used, timing: Mapping[str, Any]) -> list[DialogueCost]:
     """Every model in every role, then `dialogue with SUPPORTER` for everything such a dialogue and its judgement use.
 
-    `usage` and `timing` are a run's usage.json and timing.json; `judging` is the judge's stage there. Seconds are the mean time
+    `usage` and `timing` are a run's usage.json and timing.json; Seconds are the mean time
     of a model's calls (in resumed runs: of the last try) times its calls, as if these were made one after another. The
     simulator's and judge's shares are taken to be the same for every supporter.
     """
-    by_supporter = group_by(dialogues, supporter_of)
-    parts = _parts(usage, timing, Counter(map(supporter_of, dialogues)), len(dialogues), ("simulate", judging))
+    held = Counter(map(supporter_of, dialogues))
+    of_stages = ((stage, usage.get(stage, {})) for stage in ("simulate", "score"))
+    # A judge's last stage counts, gold sets do not.
+    latest = {(role, model): (stage, use) for stage, roles in of_stages for role in roles for model, use in roles[role].items()}
+    parts: dict[tuple[str, str], DialogueCost] = {}
+    for (role, model), (stage, used) in latest.items():
+        if n := held[model] if role == "supporter" else len(dialogues):
+            # A dialogue may have been judged as soon as it was held, during `simulate`.
+            calls = (timing.get(name, {}).get("calls", {}) for name in (stage, "simulate"))
+            timed: Mapping[str, Any] = next((of_stage[key] for of_stage in calls if (key := f"{model}/{role}") in of_stage), {})
+            seconds = timed["seconds"] / timed["asked"] * used.calls / n if timed.get("asked") else None
+            tokens = used.prompt_tokens / n, used.completion_tokens / n
+            parts[role, model] = DialogueCost(f"{role} {model}", n, seconds, *tokens, used.calls / n)
     costs = list(parts.values())
     judged = [part for (role, _), part in parts.items() if role == "judge"]
-    for supporter, of_supporter in sorted(by_supporter.items()):
-        count = len(of_supporter)
+    for supporter, own in sorted(group_by(dialogues, supporter_of).items()):
         of_model = [part for (role, model), part in parts.items() if role != "supporter" or model == supporter]
-        used = [dialogue.usage for dialogue in of_supporter if dialogue.usage]
-        if not of_model or len(used) < count:  # given dialogues do not say what they used
-            continue
-        total, fields = Usage.total(used), ("prompt_tokens", "completion_tokens", "calls")
-        tokens = [getattr(total, name) / count + sum(getattr(part, name) for part in judged) for name in fields]
-        timed = [part.seconds for part in of_model if part.seconds is not None]
-        seconds = sum(timed) if len(timed) == len(of_model) else None
-        costs.append(DialogueCost(f"dialogue with {supporter}", count, seconds, *tokens))
+        usages = [dialogue.usage for dialogue in own if dialogue.usage]
+        if of_model and len(usages) == len(own):  # given dialogues do not say what they used
+            total, fields = Usage.total(usages), ("prompt_tokens", "completion_tokens", "calls")
+            sums = [getattr(total, name) / len(own) + sum(getattr(part, name) for part in judged) for name in fields]
+            times = [part.seconds for part in of_model if part.seconds is not None]
+            seconds = sum(times) if len(times) == len(of_model) else None
+            costs.append(DialogueCost(f"dialogue with {supporter}", len(own), seconds, *sums))
     return costs
-
-
-def _parts(
-    usage: Used, timing: Mapping[str, Any], dialogues_with: Mapping[str, int], total: int, stages: Sequence[str]
-) -> dict[tuple[str, str], DialogueCost]:
-    """(role, model) → mean cost per dialogue; a judge's last stage counts, gold sets do not."""
-    of_stages = ((stage, usage.get(stage, {})) for stage in stages)
-    latest = {(role, model): (stage, use) for stage, roles in of_stages for role in roles for model, use in roles[role].items()}
-    parts = {}
-    for (role, model), (stage, used) in latest.items():
-        n = dialogues_with.get(model, 0) if role == "supporter" else total
-        if not n:
-            continue
-        # A dialogue may have been judged as soon as it was held, during `simulate`.
-        calls = (timing.get(name, {}).get("calls", {}) for name in (stage, "simulate"))
-        timed: Mapping[str, Any] = next((of_stage[key] for of_stage in calls if (key := f"{model}/{role}") in of_stage), {})
-        seconds = timed["seconds"] / timed["asked"] * used.calls / n if timed.get("asked") else None
-        tokens = used.prompt_tokens / n, used.completion_tokens / n
-        parts[role, model] = DialogueCost(f"{role} {model}", n, seconds, *tokens, used.calls / n)
-    return parts
 
 
 def table(costs: Sequence[DialogueCost]) -> Table:

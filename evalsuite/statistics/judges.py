@@ -40,6 +40,7 @@ from evalsuite.statistics.summary import AGREEMENT, AVERAGE, counted_note, score
 Judges = dict[str, list[Judgement]]  # name → verdicts
 Figures = Mapping[str, Any]  # what `agreement` gives for one judge
 POOLED = "all dimensions"
+BINS = 10  # of probabilities, as in a calibration error
 
 
 def source_of(judgement: Judgement) -> tuple[str, ...]:
@@ -223,20 +224,18 @@ class Bin(NamedTuple):
     clusters: int
 
 
-def calibration(
-    judgements: Sequence[Judgement], gold: Sequence[HumanScore], clusters: Clusters = DIALOGUES, bins: int = 10
-) -> list[Bin]:
+def calibration(judgements: Sequence[Judgement], gold: Sequence[HumanScore], clusters: Clusters = DIALOGUES) -> list[Bin]:
     """One judge's bins with any verdict, by language, dimension (`POOLED` last) and probability, without verdicts that have no
     probabilities. Errors are those of `agreement.paired`."""
     filled: list[Bin] = []
-    edges = np.linspace(0, 1, bins + 1).tolist()
+    edges = np.linspace(0, 1, BINS + 1).tolist()
     for language, dimensions in paired(judgements, gold).items():
         if not (units := drawn_units([dimensions], clusters)):
             continue
         sums: dict[str, Floats] = {}  # by dimension: items, probabilities and hits, each [clusters, bins]
         for dimension, pairs in dimensions.items():
-            sums[dimension] = np.zeros((3, len(units), bins))
-            if columns := _sureness(pairs, clusters, bins):
+            sums[dimension] = np.zeros((3, len(units), BINS))
+            if columns := _sureness(pairs, clusters):
                 confidence, hits, place, own = columns
                 for part, figures in zip(sums[dimension], (np.ones(len(confidence)), confidence, hits), strict=True):
                     np.add.at(part, (np.searchsorted(units, own), place), figures)
@@ -253,13 +252,13 @@ def calibration(
 
 
 def _sureness(
-    pairs: Sequence[Pair], clusters: Clusters, bins: int
+    pairs: Sequence[Pair], clusters: Clusters
 ) -> tuple[Floats, NDArray[np.bool_], NDArray[np.intp], list[str]] | None:
     """`sureness` of the verdicts with probabilities, and the cluster of each; None if no verdict has any."""
     pairs = [(j, gold) for j, gold in pairs if j.value is not None and j.distribution]
     if not pairs:
         return None
-    return *sureness(*probability_rows(*columns_of(pairs)), bins), [clusters[j.dialogue_id] for j, _ in pairs]
+    return *sureness(*probability_rows(*columns_of(pairs)), BINS), [clusters[j.dialogue_id] for j, _ in pairs]
 
 
 class CalibrationError(NamedTuple):
@@ -273,21 +272,21 @@ class CalibrationError(NamedTuple):
     clusters: int
 
 
-def calibration_error(dimensions: Dimensions, clusters: Clusters = DIALOGUES, bins: int = 10) -> CalibrationError | None:
+def calibration_error(dimensions: Dimensions, clusters: Clusters = DIALOGUES) -> CalibrationError | None:
     """The calibration error of one language's verdicts with gold; None if no verdict has probabilities.
 
     Chance is drawn by a wild cluster bootstrap under true probabilities (Cameron, Gelbach and Miller 2008), which flips the
     sign of the excess of hits over probabilities for whole clusters. Every draw has one unseen cluster, with the probabilities
     of an observed one and verdicts that are right or wrong together: without it, a judge that is rarely wrong is found at fault
     in up to 16 of 100 samples of ten clusters."""
-    parts = [part for pairs in dimensions.values() if (part := _sureness(pairs, clusters, bins))]
+    parts = [part for pairs in dimensions.values() if (part := _sureness(pairs, clusters))]
     if not parts:
         return None
     confidence, hits, places, own = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     confidence = np.minimum(confidence, 1)
     names, own = np.unique(own, return_inverse=True)
-    inside = np.eye(bins)[places]
-    excess = np.zeros((len(names), bins))
+    inside = np.eye(BINS)[places]
+    excess = np.zeros((len(names), BINS))
     np.add.at(excess, own, (hits - confidence)[:, None] * inside)
     rng = np.random.default_rng(SEED)
     drawn = rng.choice((-1.0, 1.0), (RESAMPLES, len(names))) @ excess

@@ -16,7 +16,7 @@ from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import row_key
 from evalsuite.statistics.components import FEWEST_PLANNED
 from evalsuite.statistics.contestants import Contestant, contestants_of, design_of, pooled, stack
-from evalsuite.statistics.summary import AVERAGE, SCORES, Scorer, Value, checked, dimension_label
+from evalsuite.statistics.summary import AVERAGE, SCORES, Scorer, checked, dimension_label
 
 OTHER = "other"  # supporters whose spec names no group
 FAMILIES = "Corrected together: the pairs of models, and separately pairs with floors, within one judge and language."
@@ -105,19 +105,6 @@ def family(first: Contestant, second: Contestant, floors: Collection[str]) -> st
     return "floors" if ends else "models"
 
 
-def boards_of(
-    dialogues: Sequence[Dialogue],
-    judgements: Sequence[Judgement],
-    rubric: Rubric,
-    value: Value = "value",
-    floors: Collection[str] = (),
-    cluster: str | None = None,
-    level: float = LEVEL,
-) -> list[Board]:
-    """A board for every language and scorer, by `contestants_of`. `cluster` is what intervals draw whole (`cluster_key`)."""
-    return boards_by_scorer(contestants_of(dialogues, judgements, rubric, value, row_key(cluster)), rubric, floors, level)
-
-
 def boards_by_scorer(
     contestants: Sequence[Contestant], rubric: Rubric, floors: Collection[str] = (), level: float = LEVEL
 ) -> list[Board]:
@@ -134,9 +121,7 @@ def boards_by_scorer(
     return boards
 
 
-def leaderboard(
-    boards: Sequence[Board], rubric: Rubric, value: Value = "value", groups: Mapping[str, str] | None = None
-) -> Iterator[Table]:
+def leaderboard(boards: Sequence[Board], rubric: Rubric, groups: Mapping[str, str] | None = None) -> Iterator[Table]:
     """One table per language: supporters by falling average × dimensions on 0–100 with 95 % intervals and n, their average, and
     the parse rate; for a rubric on one scale from 1 another on its own scale, as its paper prints them. A figure on 0–4 is the
     mean × 25 of ESC-Eval's table 2. `groups` maps supporter → group; supporters without one are `other`."""
@@ -152,10 +137,9 @@ def leaderboard(
                 lines[-1] |= {"supporter": supporter, **board.scorer.column(len(of_language) > 1), AVERAGE: None}
                 lines[-1] |= {"group": group_of[supporter]} if {*group_of.values()} != {OTHER} else {}
                 lines[-1] |= score_cells(board.scores[place], rubric)
-        notes = [*score_notes([cell for board in of_language for cell in board.cells], rubric, value)]
+        notes = [*score_notes([cell for board in of_language for cell in board.cells], rubric)]
         notes += [*at_level(of_language), *[paired.RANKS] * ranked, *saturation(of_language, rubric)]
-        title = f"Leaderboard, {language}" + (" (expected scores)" if value == "expected" else "")
-        yield Table.of(f"leaderboard-{language}", title, lines, notes, SCORES)
+        yield Table.of(f"leaderboard-{language}", f"Leaderboard, {language}", lines, notes, SCORES)
         if rubric.alike and (scale := rubric.shared_scale) and scale.min:
             title = f"Leaderboard on {scale.min}–{scale.max}, {language}"
             scaled = [{head: _on(scale, cell) for head, cell in line.items()} for line in lines]
@@ -226,7 +210,7 @@ def ends(rubric: Rubric, top: int) -> str:
     return f"{scale.min} → 0, {scale.max} → {top}" if scale else f"each dimension's lowest score → 0, its highest → {top}"
 
 
-def score_notes(cells: Sequence[Score], rubric: Rubric, value: Value) -> Iterator[str]:
+def score_notes(cells: Sequence[Score], rubric: Rubric) -> Iterator[str]:
     """The notes below a table of scores."""
     scorers = {cell.scorer for cell in cells}
     if len(scorers) == 1:
@@ -243,15 +227,13 @@ def score_notes(cells: Sequence[Score], rubric: Rubric, value: Value) -> Iterato
         yield "Verdicts that a dimension does not apply, and questions not reached, count in no mean and no parse rate."
     if any(cell.read < cell.asked for cell in cells):
         yield "Unreadable verdicts are in no mean and lower the parse rate; verdicts lost with a server do not."
-    if value == "expected":
-        yield "Expected scores are means of the judge's token probabilities; verdicts without probabilities are left out."
 
 
 @dataclass(frozen=True)
 class Tally:
     """The records of a run on one rubric, and the boards made from them, which all parts of a report share. `judgements` on
-    other rubrics are left out. The other fields are those of `boards_of`. Every property raises `UserError` for a verdict that
-    does not fit the rubric, and all but `verdicts` for one on a dialogue that is not in the run."""
+    other rubrics are left out. `cluster` is what intervals draw whole (`cluster_key`). Every property raises `UserError` for a
+    verdict that does not fit the rubric, and all but `verdicts` for one on a dialogue that is not in the run."""
 
     dialogues: Sequence[Dialogue]
     judgements: Sequence[Judgement]
@@ -268,7 +250,8 @@ class Tally:
     @cached_property
     def boards(self) -> list[Board]:
         """One board per language and scorer."""
-        return boards_of(self.dialogues, self.judgements, self.rubric, "value", self.floors, self.cluster, self.level)
+        contestants = contestants_of(self.dialogues, self.judgements, self.rubric, row_key(self.cluster))
+        return boards_by_scorer(contestants, self.rubric, self.floors, self.level)
 
     @cached_property
     def pooled(self) -> list[Board]:

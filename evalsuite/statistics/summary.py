@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 from core.errors import UserError
 from core.grouping import group_by
@@ -25,7 +25,6 @@ TERMINATIONS = "Terminations"
 COSTS = "Costs"
 
 AVERAGE = "average"
-Value = Literal["value", "expected"]
 
 UNREADABLE, LOST, BROKEN = "unreadable", "lost", "broken probabilities"
 # Keys of a judgement's condition that are not experimental conditions: what became of its call, and the pair it belongs to.

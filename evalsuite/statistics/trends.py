@@ -22,7 +22,7 @@ from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import card_of
 from evalsuite.statistics.contestants import contestants_of
-from evalsuite.statistics.summary import AVERAGE, Scorer, Value, checked, dimension_label, languages_of, supporter_of
+from evalsuite.statistics.summary import AVERAGE, Scorer, checked, dimension_label, languages_of, supporter_of
 
 TRENDS = "Scores by round"  # heading of the report
 
@@ -52,9 +52,7 @@ def round_of(dialogue: Dialogue, turn: int) -> int:
     return number
 
 
-def trends(
-    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value = "value"
-) -> list[Trend]:
+def trends(dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric) -> list[Trend]:
     """Every language, scorer and supporter with verdicts on single turns. Repeats, and several turns of a round, are averaged
     first. Raises `UserError` like `round_of`, and for a judgement that does not fit rubric or `dialogues`."""
     by_id = {dialogue.id: dialogue for dialogue in dialogues}
@@ -69,7 +67,7 @@ def trends(
     # Slopes are within dialogues: each dialogue is a card of its own.
     cards: dict[tuple[Language, Scorer, str], dict[int, dict[str, Floats]]] = defaultdict(dict)
     for number, verdicts in rounds.items():
-        for contestant in contestants_of(dialogues, verdicts, rubric, value, card_of=lambda dialogue: dialogue.id):
+        for contestant in contestants_of(dialogues, verdicts, rubric, card_of=lambda dialogue: dialogue.id):
             cards[contestant.language, contestant.scorer, contestant.supporter][number] = contestant.cards
     result, languages, names = [], languages_of(dialogues), [*rubric.dimensions, AVERAGE]
     for language, scorer, supporter in sorted(cards, key=lambda key: (languages.index(key[0]), *key[1:])):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.tables import Estimate
-from evalsuite.statistics.leaderboard import Tally, boards_of
+from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import AVERAGE
 from tests.evalsuite.oracles import agrees, corrected, student
 from tests.evalsuite.records import make_dialogue, make_judgement
@@ -81,7 +81,7 @@ def rivals(draw: st.DrawFn) -> dict[str, list[list[float | None]]]:
 def test_ranks_against_scipy_and_holms_definition(figures: dict[str, list[list[float | None]]]) -> None:
     """Who is how much better on shared cards, Student's t, Holm's correction, and the ranks that follow."""
     pairs = [("a", "b"), ("a", "c"), ("b", "c")]
-    (one,) = boards_of(*field(figures), RUBRIC)
+    (one,) = Tally(*field(figures), RUBRIC).boards
     names = [each.supporter for each in one.contestants]
     found = {frozenset((names[each.first], names[each.second])): each for each in one.differences}
     for first, second in pairs:

@@ -275,14 +275,6 @@ def test_unreadable_verdicts_are_left_out_and_counted() -> None:
         rows_of(judged(*[None] * 6), GOLD, TALKS)
 
 
-def test_expected_scores() -> None:
-    verdicts = [said(d.id, 2, expected=e) for d, e in zip(TALKS, [1.1, 1.2, 1.3, 1.9, 1.8, None], strict=True)]
-    assert only(rows_of(verdicts, GOLD, TALKS)).estimate.mean is None  # every value is 2
-    each = only(rows_of(verdicts, GOLD, TALKS, "expected"))
-    assert (each.pairs, each.unread) == (5, 1)
-    assert each.estimate.mean == pytest.approx(scipy.stats.spearmanr([1.1, 1.2, 1.3, 1.9, 1.8], [1, 2, 3, 3, 1]).statistic)
-
-
 def test_every_dimension_with_every_other_and_their_averages() -> None:
     verdicts = judged(1, 2, 3, 30, 20, 10) + judged(5, 5, 5, 5, 5, 5, dimension="flat")[:5]
     gold = GOLD + [felt(d.id, v, "wise") for d, v in zip(TALKS, [4, 4, 1, 0, 2, 2], strict=True)]

@@ -13,16 +13,16 @@ from core.rubrics import Rubric
 from core.tables import Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.contestants import POOLED
-from evalsuite.statistics.leaderboard import Board, Tally, boards_of, leaderboard, pairwise_differences
-from evalsuite.statistics.summary import AVERAGE, Value, distributions
+from evalsuite.statistics.leaderboard import Board, Tally, leaderboard, pairwise_differences
+from evalsuite.statistics.summary import AVERAGE, distributions
 from tests.evalsuite.oracles import agrees, smoothed
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
 RUBRIC = make_rubric("fluency", "empathy")
 
 
-def board(dialogues: list[Dialogue], judgements: list[Judgement], rubric: Rubric = RUBRIC, value: Value = "value") -> Table:
-    table, *_ = leaderboard(boards_of(dialogues, judgements, rubric, value), rubric, value)
+def board(dialogues: list[Dialogue], judgements: list[Judgement], rubric: Rubric = RUBRIC) -> Table:
+    table, *_ = leaderboard(Tally(dialogues, judgements, rubric).boards, rubric)
     return table
 
 
@@ -67,26 +67,12 @@ def test_nothing_readable() -> None:
     assert board([make_dialogue("a")], [make_judgement("a", "fluency", None)]).rows[0][-1] == 0
 
 
-def test_expected_scores() -> None:
-    rubric = make_rubric("fluency")
-    judgements = [
-        make_judgement("a", "fluency", 3, expected=2.6),
-        make_judgement("b", "fluency", 3, expected=3.0),
-        make_judgement("c", "fluency", 3),  # a judge without token probabilities
-        make_judgement("d", "fluency", None, expected=1.0),  # unreadable: left out here too
-    ]
-    table = board([make_dialogue(name) for name in "abcd"], judgements, rubric, "expected")
-    estimate = cell(table, 0, "Fluency")
-    assert estimate.mean == pytest.approx(70) and estimate.n == 2
-    assert "expected" in table.title and table.rows[0][-1] == 75
-
-
 def test_a_scale_that_does_not_begin_at_0_has_a_board_of_its_own() -> None:
     """EmoHarbor's tables are on 1–5: (2 + 5) / 2 is 3.5 of them, and 62.5 of 100."""
     rubric = make_rubric("fluency", low=1, high=5)
     dialogues = [make_dialogue(name, card_id=name) for name in "ab"]
     judgements = [make_judgement("a", "fluency", 2), make_judgement("b", "fluency", 5)]
-    of_100, own = leaderboard(boards_of(dialogues, judgements, rubric), rubric)
+    of_100, own = leaderboard(Tally(dialogues, judgements, rubric).boards, rubric)
     assert own.title == "Leaderboard on 1–5, en" and own.columns == of_100.columns
     for column in ("Fluency", AVERAGE):
         mine, theirs = cell(own, 0, column), cell(of_100, 0, column)
@@ -98,10 +84,10 @@ def test_languages_have_their_own_tables() -> None:
     dialogues = [make_dialogue("a", language="zh"), make_dialogue("b")]
     judgements = [make_judgement("a", "fluency", 4, language="zh"), make_judgement("b", "fluency", 0)]
     rubric = make_rubric("fluency")
-    tables = leaderboard(boards_of(dialogues, judgements, rubric), rubric)
+    tables = leaderboard(Tally(dialogues, judgements, rubric).boards, rubric)
     assert [(t.key, cell(t, 0, "Fluency").mean) for t in tables] == [("leaderboard-en", 0), ("leaderboard-zh", 100)]
-    assert [t.key for t in leaderboard(boards_of(dialogues, judgements[:1], rubric), rubric)] == ["leaderboard-zh"]
-    assert [*leaderboard(boards_of([], [], RUBRIC), RUBRIC)] == []
+    assert [t.key for t in leaderboard(Tally(dialogues, judgements[:1], rubric).boards, rubric)] == ["leaderboard-zh"]
+    assert [*leaderboard(Tally([], [], RUBRIC).boards, RUBRIC)] == []
 
 
 def test_best_average_first_and_corpora_under_their_source() -> None:
@@ -131,7 +117,7 @@ def test_other_rubrics_are_passed_over() -> None:
 def test_records_that_do_not_fit_are_refused(changed: dict[str, Any], message: str) -> None:
     judgement = make_judgement("a", "fluency", 1).model_copy(update=changed)
     with pytest.raises(UserError, match=message):
-        boards_of([make_dialogue("a")], [judgement], RUBRIC)
+        board([make_dialogue("a")], [judgement])
 
 
 def test_judges_methods_and_conditions_are_never_mixed() -> None:
@@ -163,12 +149,12 @@ def test_a_rank_is_the_range_that_the_differences_leave_open() -> None:
         "b": [[4 - card % 2, 3] for card in range(12)],  # the same mean: +1 and −1 by turns
         "c": [[1, 1 + (card % 3 > 0)] for card in range(12)],  # worse on every card
     }
-    (one,) = boards_of(*field(figures), RUBRIC)
+    (one,) = Tally(*field(figures), RUBRIC).boards
     assert [each.supporter for each in one.contestants] == ["a", "b", "c"] and one.ranks == [(1, 2), (1, 2), (3, 3)]
-    (table,) = leaderboard(boards_of(*field(figures), RUBRIC), RUBRIC)
+    (table,) = leaderboard(Tally(*field(figures), RUBRIC).boards, RUBRIC)
     assert table.columns[:3] == ("rank", "supporter", "average") and paired.RANKS in table.notes
     assert [row[:2] for row in table.rows] == [("1–2", "a"), ("1–2", "b"), ("3", "c")]
-    (pairs,) = pairwise_differences(boards_of(*field(figures), RUBRIC))
+    (pairs,) = pairwise_differences(Tally(*field(figures), RUBRIC).boards)
     assert pairs.columns == ("supporter", "against", "difference", "p", "p (Holm)", "significant")
     assert [(*row[:2], row[-1]) for row in pairs.rows] == [("a", "b", "no"), ("a", "c", "yes"), ("b", "c", "yes")]
 
@@ -189,7 +175,7 @@ def test_floors_are_not_ranked_and_cost_models_nothing() -> None:
     base = rng.integers(1, 3, (12, 1)) + np.zeros((12, 2), dtype=int)
     figures = {name: (base + rng.integers(0, 2, (12, 2)) + gain).tolist() for name, gain in (("a", 1), ("b", 0))}
     floors = {f"floor{n}": rng.integers(0, 2, (12, 2)).tolist() for n in range(3)}
-    (alone,), (beside,) = boards_of(*field(figures), RUBRIC), boards_of(*field(figures | floors), RUBRIC, floors=floors)
+    (alone,), (beside,) = Tally(*field(figures), RUBRIC).boards, Tally(*field(figures | floors), RUBRIC, floors=floors).boards
 
     def tested(board: Board) -> dict[tuple[str, str], tuple[float | None, float | None]]:
         names = [one.supporter for one in board.contestants]
@@ -203,7 +189,7 @@ def test_floors_are_not_ranked_and_cost_models_nothing() -> None:
 
 def test_a_dimension_at_the_end_of_the_scale_is_named() -> None:
     figures: dict[str, list[list[float | None]]] = {name: [[4, n] for n in range(4)] for name in ("a", "b")}
-    (one,) = boards_of(*field(figures), RUBRIC)
+    (one,) = Tally(*field(figures), RUBRIC).boards
     (table,) = leaderboard([one], RUBRIC)
     assert any(note.startswith("At 100 for every model: Fluency.") for note in table.notes)
 
@@ -213,12 +199,15 @@ def test_trials_in_which_the_same_is_said_are_one() -> None:
     turns = (Turn(role="seeker", text="a"), Turn(role="supporter", text="b"))
     dialogues = [make_dialogue(f"{n}-{t}", card_id=f"c{n}", trial=t, turns=turns) for n in range(4) for t in range(3)]
     verdicts = [make_judgement(one.id, name, int(one.id[0])) for one in dialogues for name in RUBRIC.dimensions]
-    (many,), (once,) = boards_of(dialogues, verdicts, RUBRIC), boards_of(dialogues[::3], verdicts[::6] + verdicts[1::6], RUBRIC)
+    (many,), (once,) = (
+        Tally(dialogues, verdicts, RUBRIC).boards,
+        Tally(dialogues[::3], verdicts[::6] + verdicts[1::6], RUBRIC).boards,
+    )
     assert [cell.estimate for cell in many.cells] == [cell.estimate for cell in once.cells] and many.cells[0].estimate.n == 4
 
 
 def test_few_cards_never_hold() -> None:
-    (one,) = boards_of(*field({"a": [[4, 4]] * 3, "b": [[2, 2]] * 3}), RUBRIC)
+    (one,) = Tally(*field({"a": [[4, 4]] * 3, "b": [[2, 2]] * 3}), RUBRIC).boards
     assert one.ranks == [(1, 2), (1, 2)] and one.fewest_cards == 12
 
 
@@ -260,7 +249,7 @@ def test_dialogues_without_cards_are_compared_unpaired() -> None:
         for n, value in enumerate(own)
         for dimension in RUBRIC.dimensions
     ]
-    (one,) = boards_of(dialogues, verdicts, RUBRIC)
+    (one,) = Tally(dialogues, verdicts, RUBRIC).boards
     (difference,) = one.differences
     assert difference.unpaired and difference.estimate.n == 50
     assert difference.p == pytest.approx(ttest_ind(values["a"], values["b"], equal_var=False).pvalue)
@@ -277,23 +266,23 @@ def test_any_field_of_a_dialogue_can_be_what_is_drawn_whole() -> None:
     }
     dialogues, verdicts = field(figures)
     dialogues = [one.model_copy(update={"source": f"corpus {int((one.card_id or 'c0')[1:]) // 3}"}) for one in dialogues]
-    (cards,), (sources,) = (boards_of(dialogues, verdicts, RUBRIC, cluster=by) for by in (None, "source"))
+    (cards,), (sources,) = (Tally(dialogues, verdicts, RUBRIC, cluster=by).boards for by in (None, "source"))
     assert [cell.estimate.mean for cell in sources.cells] == pytest.approx([cell.estimate.mean for cell in cards.cells])
     gaps = np.array(figures["a"], dtype=float).mean(axis=1) - np.array(figures["b"], dtype=float).mean(axis=1)
     whole = 25 * gaps.reshape(4, 3).mean(axis=1)
     assert sources.differences[0].estimate.mean == pytest.approx(cards.differences[0].estimate.mean)
     assert agrees(sources.differences[0].p, float(ttest_1samp(whole, 0).pvalue), sources.differences[0].estimate)
-    (alone,) = boards_of(dialogues, verdicts, RUBRIC, cluster="dialogue")
+    (alone,) = Tally(dialogues, verdicts, RUBRIC, cluster="dialogue").boards
     assert alone.differences[0].unpaired, "dialogues that are drawn by themselves are not paired"
     with pytest.raises(UserError, match="--cluster sorce: not a field of a dialogue: did you mean source"):
-        boards_of(dialogues, verdicts, RUBRIC, cluster="sorce")
+        _ = Tally(dialogues, verdicts, RUBRIC, cluster="sorce").boards
 
 
 def test_ranks_of_the_incomparable_are_undefined() -> None:
     dialogues, judgements = field({"a": [[4, 4]] * 12, "b": [[0, 0]] * 12, "unread": [[4, None]] * 12})
     alone = make_dialogue("x", "alone", card_id="another")
     judgements += [make_judgement("x", name, 4) for name in RUBRIC.dimensions]
-    (one,) = boards_of([*dialogues, alone], judgements, RUBRIC)
+    (one,) = Tally([*dialogues, alone], judgements, RUBRIC).boards
     found = dict(zip([each.supporter for each in one.contestants], one.ranks, strict=True))
     assert found == {"a": (1, 1), "alone": None, "b": (2, 2), "unread": None}
 
@@ -301,18 +290,18 @@ def test_ranks_of_the_incomparable_are_undefined() -> None:
 def test_a_single_supporter_has_no_rank_and_no_pairs() -> None:
     records = field({"a": [[4, 4]] * 3})
     assert board(*records).columns[:3] == ("supporter", "average", "Fluency")
-    assert [*pairwise_differences(boards_of(*records, RUBRIC))] == []
+    assert [*pairwise_differences(Tally(*records, RUBRIC).boards)] == []
 
 
 def test_a_group_is_a_mark_and_does_not_sort() -> None:
     names = ("x", "tuned", "weights", "api", "api2")
     records = field({name: [[place % 5, 2]] * 3 for place, name in enumerate(names)})
     groups = {"tuned": "domain", "weights": "open", "api": "closed", "api2": "closed"}
-    (table,) = leaderboard(boards_of(*records, RUBRIC), RUBRIC, groups=groups)
+    (table,) = leaderboard(Tally(*records, RUBRIC).boards, RUBRIC, groups=groups)
     assert table.columns[:4] == ("rank", "supporter", "average", "group")
     listed = [(row[1], row[3]) for row in table.rows]
     assert listed == [("api2", "closed"), ("api", "closed"), ("weights", "open"), ("tuned", "domain"), ("x", "other")]
-    assert next(leaderboard(boards_of(*records, RUBRIC), RUBRIC, groups={"nobody": "open"})).columns[:4] == (
+    assert next(leaderboard(Tally(*records, RUBRIC).boards, RUBRIC, groups={"nobody": "open"})).columns[:4] == (
         *("rank", "supporter", "average", "Fluency"),
     )
 
@@ -335,7 +324,7 @@ def test_trials_of_a_card_are_drawn_together() -> None:
 def test_items_of_a_corpus_pair_as_cards_do() -> None:
     dialogues = [make_dialogue(f"{s}{n}", s, source_id=str(n)) for s in "ab" for n in range(12)]
     judgements = [make_judgement(d.id, name, 3 if d.supporter == "a" else 1) for d in dialogues for name in RUBRIC.dimensions]
-    (table,) = pairwise_differences(boards_of(dialogues, judgements, RUBRIC))
+    (table,) = pairwise_differences(Tally(dialogues, judgements, RUBRIC).boards)
     found = table.rows[0][2]
     assert isinstance(found, Estimate) and (found.mean, found.n) == (50, 12) and table.rows[0][-1] == "yes"
     assert found.low is not None and found.high is not None and 0 < found.low < 50 < found.high < 100, (
@@ -347,9 +336,9 @@ def test_the_order_of_records_changes_nothing() -> None:
     rng = np.random.default_rng(1)
     figures = {s: rng.integers(0, 5, (20, 2)).tolist() for s in "abc"}
     dialogues, judgements = field(figures)
-    here = boards_of(dialogues, judgements, RUBRIC)
+    here = Tally(dialogues, judgements, RUBRIC).boards
     judgements = [judgements[place] for place in rng.permutation(len(judgements))]
-    there = boards_of(dialogues[::-1], judgements, RUBRIC)
+    there = Tally(dialogues[::-1], judgements, RUBRIC).boards
     assert [*leaderboard(here, RUBRIC, groups={"a": "open"})] == [*leaderboard(there, RUBRIC, groups={"a": "open"})]
     assert [*pairwise_differences(here)] == [*pairwise_differences(there)]
 
@@ -358,12 +347,12 @@ def test_ranks_are_within_one_judge() -> None:
     figures: dict[str, list[list[float | None]]] = {"a": [[4, 4]] * 12, "b": [[0, 0]] * 12}
     dialogues, judgements = field(figures)
     judgements += [j.model_copy(update={"judge": "k", "value": 4 - (j.value or 0)}) for j in judgements]
-    (table,) = leaderboard(boards_of(dialogues, judgements, RUBRIC), RUBRIC)
+    (table,) = leaderboard(Tally(dialogues, judgements, RUBRIC).boards, RUBRIC)
     assert [row[:3] for row in table.rows] == [
         ("1", "a", "j · joint"),
         ("2", "b", "j · joint"),
         ("1", "b", "k · joint"),
         ("2", "a", "k · joint"),
     ]
-    (pairs,) = pairwise_differences(boards_of(dialogues, judgements, RUBRIC))
+    (pairs,) = pairwise_differences(Tally(dialogues, judgements, RUBRIC).boards)
     assert [row[:3] for row in pairs.rows] == [("a", "b", "j · joint"), ("b", "a", "k · joint")]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from core.errors import UserError
-from evalsuite.statistics.leaderboard import boards_of
+from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.suggestions import Suggestion, chances, closest, drawn, split, suggest, uncertainty, weights_together
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
@@ -70,12 +70,14 @@ def test_the_two_that_are_told_apart_the_least_are_looked_for() -> None:
     held = [make_dialogue(f"{name}-{card}", name, card_id=f"c{card}") for name, own in scores.items() for card in range(12)]
     verdicts = [make_judgement(f"{name}-{card}", "fluency", own[card]) for name, own in scores.items() for card in range(12)]
     rubric = make_rubric("fluency")
-    boards = boards_of(held, verdicts, rubric)
+    boards = Tally(held, verdicts, rubric).boards
     assert closest(boards, ("silent", "parrot")) == {("en", "good"), ("en", "fair")}
     assert closest(boards, ()) == {("en", "silent"), ("en", "parrot")}
     assert closest(boards, ("silent", "parrot", "best", "good")) == {("en", "fair")}, "no floor is worth people's time"
     apart = [one for one in verdicts if one.dialogue_id.startswith(("best", "silent"))]
-    assert closest(boards_of(held, apart, rubric), ()) == {("en", "best"), ("en", "silent")}, "none whose interval holds zero"
+    assert closest(Tally(held, apart, rubric).boards, ()) == {("en", "best"), ("en", "silent")}, (
+        "none whose interval holds zero"
+    )
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from core.records import Dialogue, Judgement, Termination, Turn, Usage
 from core.tables import Estimate
 from evalsuite.report.charts import distribution_charts
 from evalsuite.report.headlines import unread
-from evalsuite.statistics.leaderboard import boards_of, leaderboard
+from evalsuite.statistics.leaderboard import Tally, leaderboard
 from evalsuite.statistics.paired import over_cards
 from evalsuite.statistics.summary import TROUBLE, cut_off, distributions, failed_calls, terminations
 from tests.evalsuite.oracles import smoothed
@@ -171,7 +171,7 @@ def test_a_lost_verdict_does_not_lower_the_parse_rate() -> None:
     read, lost = make_judgement("a", "fluency", 4), missing("b", "infrastructure")
     read = read.model_copy(update={"condition": lost.condition | {"failure": "x"}})
     for own, rate in (([read, lost], 100.0), ([lost], None), ([read, missing("b", "refusal")], 50.0)):
-        (table,) = leaderboard(boards_of(dialogues, own, RUBRIC), RUBRIC)
+        (table,) = leaderboard(Tally(dialogues, own, RUBRIC).boards, RUBRIC)
         assert table.rows[0][-1] == rate
 
 

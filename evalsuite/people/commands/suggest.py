@@ -24,7 +24,7 @@ from evalsuite.runs import shards
 from evalsuite.runs.judgement_sets import chosen_set
 from evalsuite.runs.records import read_run
 from evalsuite.statistics.comparison import RunRecords
-from evalsuite.statistics.leaderboard import boards_of
+from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.suggestions import closest, spread_and_error, suggest, uncertainty
 from evalsuite.statistics.summary import checked, supporter_of
 
@@ -84,7 +84,7 @@ def suggest_dialogues(
         candidates = [dialogue for dialogue in records.dialogues if supporter_of(dialogue) in supporter]
     else:
         floors = {*FLOORS, *records.floors}
-        pairs = closest(boards_of(records.dialogues, verdicts, records.rubric, floors=floors), floors)
+        pairs = closest(Tally(records.dialogues, verdicts, records.rubric, floors).boards, floors)
         candidates = [dialogue for dialogue in records.dialogues if (dialogue.language, supporter_of(dialogue)) in pairs]
     if not candidates:
         raise UserError(f"{run}: no verdict on a whole dialogue to choose the supporters by: give --supporter")
