@@ -1,7 +1,5 @@
 """The bootstrap of every interval, against all resamples of few rows written out."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A reader that goes away costs a program nothing: it does its work to the end."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

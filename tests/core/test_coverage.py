@@ -4,8 +4,6 @@
 judges gave.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

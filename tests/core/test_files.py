@@ -1,7 +1,5 @@
 """Files that are written record by record are whole or as they were, however the writing ends."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The short pack for rankers: every rubric, language and method; the dialogue, the labels, the scale, hardly more."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -1,7 +1,5 @@
 """Languages: codes, what is taken from whose folder, and what English stands in for."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The account of a data step, and what a command may do to files that are there already."""
 
-from __future__ import annotations
-
 import gc
 import json
 from pathlib import Path

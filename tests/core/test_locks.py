@@ -1,7 +1,5 @@
 """Lock files: one process at a time, and free again however the holder ended."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What is computed in where a spec says `auto`: by this machine's instructions, and part of what a model is."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Control markers of chat templates in texts: whichever family they are of they are broken up, and nothing else is."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

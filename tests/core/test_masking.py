@@ -1,7 +1,5 @@
 """Keys are masked in text however they are written, and refused in addresses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from urllib.parse import quote

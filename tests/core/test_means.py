@@ -1,7 +1,5 @@
 """Means against fractions and by hand."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from itertools import permutations

@@ -1,7 +1,5 @@
 """Patterns of YAML files: searched by their signs, they match just what each of them matches by itself."""
 
-from __future__ import annotations
-
 import re
 import string
 from collections.abc import Iterator

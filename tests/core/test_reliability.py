@@ -1,7 +1,5 @@
 """The jackknife interval of kappa and alpha: refused where ratings say too little, and true as often as it says."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

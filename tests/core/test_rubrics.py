@@ -1,7 +1,5 @@
 """Rubric files: short forms, scales of every kind, trees; and every fault of a file in one error."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Model specs: the groups of table 2, and what a dump of a spec holds."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Strengths of Bradley and Terry: shares against evalica, what always wins, what never met, and no false claims."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Prompt packs from anywhere: no template reads a file outside or runs Python, and data stays data."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The data program as tests run it: in an empty folder, in this process."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

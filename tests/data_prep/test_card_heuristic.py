@@ -1,7 +1,5 @@
 """Cards without a model: which situations make one, what is read out of them, and what never is."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

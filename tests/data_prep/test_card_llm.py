@@ -1,7 +1,5 @@
 """Cards by a model, against a scripted endpoint: what is asked, how replies are read, that nothing is asked twice or lost."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

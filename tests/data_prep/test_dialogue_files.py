@@ -1,7 +1,5 @@
 """Existing dialogues: every form tells the same two dialogues, and what is wrong with a file is said at once."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,5 @@
 """`fetch` against real git and a hub on loopback: the pinned commit, the reader's layout, the licence, no network."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

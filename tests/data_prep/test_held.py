@@ -1,7 +1,5 @@
 """Dialogues that people held with supporters, in both forms, and everything that can be wrong with them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

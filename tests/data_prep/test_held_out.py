@@ -1,8 +1,6 @@
 """`role-sft --valid-source`: every dialogue of the held-out corpus, on a card that does not tell of the scored lines, and
 nothing like it to train on. The corpora are written here, in ESConv's split form."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 The sound files are small corpora of our own in the published formats; in each, every value in turn becomes something else.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Imports of human scores: three corpora in their published formats (invented content), and files in our own form."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Label Studio's files: blind tasks, a configuration with the rules, and its results as scores."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`language`: the texts of a language are laid out, checked, and taken from the folder by what asks for them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hand-written lines that must be found, and lines of people that must not."""
 
-from __future__ import annotations
-
 import pytest
 
 from data_prep.line_checks import MACHINE, SUPPORTER, distinct, says, units

@@ -1,7 +1,5 @@
 """Role cards as people have them: tables of any kind, JSON lists and dicts; all faults of a file at once, by row and column."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

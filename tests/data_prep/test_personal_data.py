@@ -1,7 +1,5 @@
 """Personal data in given dialogues: replaced before anything is asked, with the real presidio where it is installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

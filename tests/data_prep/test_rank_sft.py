@@ -1,7 +1,5 @@
 """Ranker examples: the messages are the scorer's, the labels are what people gave, and the files repeat byte for byte."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Repeats: near duplicates against a brute-force oracle on random texts, and parts of other dialogues, whoever says them."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Sequence

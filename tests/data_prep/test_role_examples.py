@@ -1,7 +1,5 @@
 """Corpus items become training dialogues: who is trained, what it is told, and where a dialogue is cut."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`role-sft` on the bundled samples: what it takes, what it leaves out and why, and that the same seed gives the same bytes."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable

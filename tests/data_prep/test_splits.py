@@ -1,7 +1,5 @@
 """Splits: the paper's random dialogues, and grouped ones that keep a card's dialogues together."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

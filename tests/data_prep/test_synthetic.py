@@ -1,7 +1,5 @@
 """The synthetic score set: each rule on small hand-made replies, and what the built set promises."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Corpora as the web has them: what nobody sees is no turn, what a page left in a text is put right, and both are counted."""
 
-from __future__ import annotations
-
 import codecs
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """VERA-MH's clone, in a miniature of both published forms: cards, rubrics and prompts word for word."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Machines with and without GPUs, for plans."""
 
-from __future__ import annotations
-
 import pytest
 
 from core import machine

@@ -1,7 +1,5 @@
 """A tiny random InternLM2 checkpoint, and a plain forward pass over it."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Agents behind HTTP that are no chat model: a scripted one with sessions, in whole runs."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

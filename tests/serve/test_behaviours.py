@@ -1,7 +1,5 @@
 """Servers as public reports tell of them, each in a file of tests/behaviours, under the command that README begins with."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from functools import partial

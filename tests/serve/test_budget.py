@@ -1,7 +1,5 @@
 """A run's budget: what is asked ends with it, and what has begun is finished before more begins."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

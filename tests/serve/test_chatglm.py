@@ -1,7 +1,5 @@
 """ChatGLM checkpoints without remote code: the tokenizer against SentencePiece, the whole by vLLM's own ChatGLM."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

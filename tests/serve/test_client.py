@@ -1,7 +1,5 @@
 """The chat client against scripted endpoints: what is asked, retried, stored, redacted and read."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sqlite3

@@ -1,7 +1,5 @@
 """The command line and the environment of each planned server."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is read of a completion's body: the text whatever stands around it, and nothing that is none."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

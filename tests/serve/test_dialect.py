@@ -1,7 +1,5 @@
 """What is found out of a server, against endpoints that refuse, ignore and reason as the real ones do."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 """What doctor finds on machines of several kinds. nvidia-smi is played by a script, a GPU build's torch and vLLM by what they
 would say of themselves."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The embedded model, checkpoint checks, and merging adapters."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

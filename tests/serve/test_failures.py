@@ -1,7 +1,5 @@
 """When a run ends early."""
 
-from __future__ import annotations
-
 import pytest
 
 from serve.failures import FIRST_CALLS, Rejected, Threshold

@@ -1,7 +1,5 @@
 """What documents and configs say of GPUs is what the planner says, and vLLM's own check agrees."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache

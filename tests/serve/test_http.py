@@ -1,7 +1,5 @@
 """Bodies are capped while they are decompressed, redirects are not followed."""
 
-from __future__ import annotations
-
 import gzip
 import tracemalloc
 import zlib

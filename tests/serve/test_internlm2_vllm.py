@@ -1,7 +1,5 @@
 """vLLM's own InternLM2 as an independent judge of the conversions: same weights, other people's code."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Starting servers, and that none outlives its launcher."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

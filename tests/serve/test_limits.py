@@ -1,7 +1,5 @@
 """What bounds calls: patience with a server that is away, a provider's rate, and a budget. No test waits."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Callable

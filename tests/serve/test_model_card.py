@@ -1,7 +1,5 @@
 """What a trained model's folder says about itself."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which servers a set of specs needs, and the command line of each."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What long work says of itself where there is no terminal."""
 
-from __future__ import annotations
-
 import io
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Where a reply came from: the model that the server names, and what the store keeps beside the reply."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sqlite3

@@ -1,7 +1,5 @@
 """The README's first run in a short form, against servers that people really have beside vLLM."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

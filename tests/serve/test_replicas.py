@@ -1,7 +1,5 @@
 """Several servers for one model behind a router: plans, start and end, and the real router on loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,8 +1,6 @@
 """Any response at all, over a real connection: status, headers, body, encoding, timing. A call ends in a reply or in a named
 failure, in time, and a judge's score is one that the answer holds."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

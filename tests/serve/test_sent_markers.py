@@ -1,7 +1,5 @@
 """What reaches a server holds no control token of its model, and what is asked otherwise keeps its key."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The planner's arithmetic against vLLM's own classes and transformers' parameter counts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """How many calls are under way: slots in order, and a number that finds what a server bears."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

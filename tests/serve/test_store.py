@@ -1,7 +1,5 @@
 """The call store under way: what is on disk after a commit, after a checkpoint, and after a kill."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import signal

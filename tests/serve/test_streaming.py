@@ -1,7 +1,5 @@
 """Replies that are heard while they are written, by the client that asks everything else: tries, store, errors, refusals."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

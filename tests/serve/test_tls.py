@@ -1,7 +1,5 @@
 """Servers with certificates of their own, and addresses that are not what they seem: what is said, and what mends it."""
 
-from __future__ import annotations
-
 import datetime
 import socket
 import ssl

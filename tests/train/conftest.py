@@ -1,7 +1,5 @@
 """Tiny random checkpoints and examples, on which the training scripts run in seconds."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -9,8 +9,6 @@ job a line from stdin, forks its processes, answers with their pids, and once th
 is a script without a launcher.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

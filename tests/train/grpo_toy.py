@@ -4,8 +4,6 @@ The reward is the share of the policy's letters that are the wanted one, in the 
 be reachable (1), and random letters are rewarded with almost nothing. `python -m tests.bench reward-curve` draws three seeds.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

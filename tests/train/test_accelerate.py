@@ -1,7 +1,5 @@
 """The files of configs/accelerate start what they say, on the GPUs that a scheduler gives."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What cannot be trained is one clear error before the model is loaded, and what was already there stays as it was."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import subprocess

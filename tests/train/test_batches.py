@@ -1,7 +1,5 @@
 """The order of training examples depends on the seed and the epoch's number, and on nothing that happened before."""
 
-from __future__ import annotations
-
 import pytest
 
 pytestmark = pytest.mark.slow

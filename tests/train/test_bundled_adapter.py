@@ -1,7 +1,5 @@
 """The ranker's adapter that comes with the package: small, and made from data that this repository builds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

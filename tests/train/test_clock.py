@@ -1,7 +1,5 @@
 """What a training says of its speed: tokens and operations, against sums over its examples."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Base against adapter: perplexities against a plain computation, intervals by hand, and the command as it is typed."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from contextlib import nullcontext

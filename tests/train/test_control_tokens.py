@@ -1,7 +1,5 @@
 """No text that is trained on holds a control token: not a tokenizer's own, whatever it is called, on no way into a training."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from collections.abc import Sequence

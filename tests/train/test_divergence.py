@@ -1,7 +1,5 @@
 """A training whose numbers are no longer finite ends there with one clear error, and nothing takes its weights for a model."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections.abc import Callable

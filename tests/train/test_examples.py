@@ -1,7 +1,5 @@
 """The marked ChatML template, token by token."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

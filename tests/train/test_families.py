@@ -3,8 +3,6 @@
 Oracles are the families' own templates, as TRL keeps them to know them by, on tiny tokenizers with the families' markers.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

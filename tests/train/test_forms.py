@@ -1,7 +1,5 @@
 """A recipe reads its examples from JSONL, from Parquet, and from the folder that `role-sft` writes for `datasets`."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

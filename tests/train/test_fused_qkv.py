@@ -1,7 +1,5 @@
 """One A for query, key and value, as InternLM2's fused matrix has it: through training, resuming and both layouts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

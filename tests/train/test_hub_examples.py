@@ -1,7 +1,5 @@
 """A recipe reads its examples from a data set on the hub, or says in one line why it cannot."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Adapters that vLLM would refuse are refused before training; vLLM's own loader is the oracle."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An output folder is known by what its training reads, not by where that lies, and one training at a time writes to it."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import fields

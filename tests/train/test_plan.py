@@ -1,7 +1,5 @@
 """What `python -m train plan` says, against counts and sums done by hand."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

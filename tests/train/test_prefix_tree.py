@@ -1,7 +1,5 @@
 """Trees of sequences against the sequences themselves."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Scoring a test split in process: answers digit by digit, adapters that do not fit, and what is written."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The ranker's losses and figures against numbers worked out by hand, and its short logits against the whole ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A recipe that cannot be meant is one clear error, before anything is loaded."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from typing import Any

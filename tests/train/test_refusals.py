@@ -1,7 +1,5 @@
 """`python -m train plan` refuses what training refuses, by the same functions, as far as base and examples are here."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

@@ -1,7 +1,5 @@
 """The simulator's trainer: what it counts, against plain sums over whole logits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

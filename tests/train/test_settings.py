@@ -1,7 +1,5 @@
 """Settings of TRL, transformers and PEFT: every one of them acts in a training, or is refused by its name."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

@@ -4,8 +4,6 @@ The same losses and the same adapter as one process for the same global batch; k
 a save copies the adapter alone. What makes accelerate and DeepSpeed do on CPU what they do on GPUs is in `gloo.py`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The training of a supporter with TRL's own GRPOTrainer: a tiny random model, and a seeker and a judge behind HTTP."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

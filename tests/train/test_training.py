@@ -5,8 +5,6 @@ All on tiny random Qwen2 and Llama checkpoints in fp32. What is compared with (o
 own process, which spares the seconds that importing takes.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """TRL 1.16 names vLLM up to 0.31, and a newer one is pinned: what its client asks of a policy's server is there."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import os

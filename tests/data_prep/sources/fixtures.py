@@ -1,7 +1,5 @@
 """Small corpora in the published formats, written for the tests: relative path → content. No text is from a corpus."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

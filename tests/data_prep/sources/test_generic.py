@@ -1,7 +1,5 @@
 """A corpus of the user's own: the documents' example through every verb that takes one, and what is wrong with a bad one."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The general role-play corpora: who is the character, what is mended, and why a row is left out. All texts are made up."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

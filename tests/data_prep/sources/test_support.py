@@ -1,7 +1,5 @@
 """The emotional-support and single-turn corpora: each in its published format, every row accounted for."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
