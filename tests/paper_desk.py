@@ -165,7 +165,7 @@ class Desk:
         given = yaml.safe_load((self.folder / options["--config"]).read_text()) if "--config" in options else {}
         named = {judge["model"] for judge in given.get("judges", ())}
         for option, field in (("--supporter", "supporters"), ("--seeker", "seeker"), ("--judge", "judge")):
-            if option in options and not {"role-play", "pairwise"} & {*words}:
+            if option in options and "role-play" not in words:
                 named.add(Path(options[option]).stem if options[option].endswith(".yaml") else options[option])
             elif option in known and field in given:
                 named |= {given[field]} if isinstance(given[field], str) else {*given[field]}

@@ -281,7 +281,7 @@ def test_score_files_shown_are_read(tmp_path: Path) -> None:
     scores, choices = blocks(people, "csv")
     (tmp_path / "scores.csv").write_text(scores)
     (tmp_path / "choices.csv").write_text(choices)
-    for words in (["agree", "--gold", str(tmp_path / "scores.csv")], ["paper", "pairwise", str(tmp_path / "choices.csv")]):
+    for words in (["agree", "--gold", str(tmp_path / "scores.csv")], ["paper", "role-play", str(tmp_path / "choices.csv")]):
         result = CliRunner().invoke(surface.APPS["esc-eval"], words)
         assert result.exit_code == 0, result.output
     (items,) = blocks((ROOT / "docs/frameworks/ecdbench.md").read_text(), "jsonl")

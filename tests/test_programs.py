@@ -189,5 +189,5 @@ def test_the_programs_stay_small() -> None:
         for name, command in COMMANDS.items()
         for typed, leaf in leaves(command, name)
     }
-    assert len(options) <= 47 and sum(map(len, options.values())) <= 300
+    assert len(options) <= 45 and sum(map(len, options.values())) <= 300
     assert max(map(len, options.values())) <= 18

@@ -33,8 +33,8 @@ esc-eval agree --judgements verdicts.jsonl --gold people.jsonl --json --out OUT
 esc-eval agree --judgements verdicts.jsonl --gold people.csv --mode paper --rubric rubric.yaml --only-shared --json
 esc-eval agree --gold people_turns.jsonl --json --out OUT
 esc-eval agree --gold people.csv --rubric rubric.yaml --json
-esc-eval paper pairwise choices.csv --json --out OUT
-esc-eval paper pairwise choices.csv --mode paper --json
+esc-eval paper role-play choices.csv --json --out OUT
+esc-eval paper role-play choices.csv --mode paper --json
 esc-eval agree --correlate dialogue --judgements verdicts.jsonl --judgements rounds.jsonl --gold people_turns.jsonl \
 --dialogues talks.jsonl --json
 esc-eval agree --judgements verdicts.jsonl --gold people.csv --dialogues talks.jsonl --correlate system --sample source \
@@ -48,11 +48,11 @@ esc-eval power run other --json --out OUT
 esc-eval judge-card run --accuracy 0.5 --out OUT
 esc-eval paper feel ensemble --judgements verdicts.jsonl --gold people.jsonl --dialogues talks.jsonl --json --out OUT
 esc-eval paper feel ensemble --judgements verdicts.jsonl --weights weights/weights_native.json --json --out OUT
-esc-eval paper feel rank --judgements verdicts.jsonl --preferences preferences.jsonl --dialogues talks.jsonl --json --out \
+esc-eval paper feel ensemble --judgements verdicts.jsonl --preferences preferences.jsonl --dialogues talks.jsonl --json --out \
 OUT
 esc-eval paper role-play --dialogues talks.jsonl --judgements rounds.jsonl --gold people_turns.jsonl --rubric rubric.yaml \
 --json --out OUT
-esc-eval paper pairwise seekers.jsonl --dialogues talks.jsonl --json --out OUT
+esc-eval paper role-play seekers.jsonl --dialogues talks.jsonl --json --out OUT
 esc-eval paper ecdbench table --benchmark small.yaml --scores scores.jsonl --json --out OUT
 esc-eval paper ecdbench table --benchmark small.yaml --scores scores.jsonl --model m2 --node total --json --out OUT
 data_prep check cards.jsonl --data talks.jsonl --out OUT

@@ -37,7 +37,7 @@ def scores_of(store: StudyStore, purposes: tuple[str, ...] = SCORED) -> list[Hum
 
 
 def preferences_of(store: StudyStore) -> Iterator[tuple[Preference, Comparison]]:
-    """The choices of a study that compares, each with the order shown; and as rows of `esc-eval paper pairwise`: between
+    """The choices of a study that compares, each with the order shown; and as rows of `esc-eval paper role-play`: between
     systems, on an item."""
     for task, content, answers in _answered(store, SCORED):
         a, b = content.dialogue, content.other

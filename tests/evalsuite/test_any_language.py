@@ -117,7 +117,7 @@ def test_every_verb_that_takes_dialogues_is_typed_here_or_has_a_reason() -> None
     # run: above. import, sheet import: read what people gave. ensemble, rank, role-play, pairwise: two papers' own studies on
     # records that are there. rank-sft, role-sft: training sets of more dialogues than these.
     elsewhere = {"esc-eval run", "data_prep import", "data_prep sheet import", "esc-eval paper feel ensemble",
-                 "esc-eval paper feel rank", "esc-eval paper role-play", "esc-eval paper pairwise", "data_prep rank-sft",
+                 "esc-eval paper role-play", "data_prep rank-sft",
                  "data_prep role-sft"}  # fmt: skip
     assert takes - {*TYPED} == elsewhere
 

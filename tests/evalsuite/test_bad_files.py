@@ -29,7 +29,6 @@ from data_prep.responses import read_responses
 from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_dialogues, read_gold, read_preferences
 from evalsuite.commands.verdicts import read_judgements
-from evalsuite.papers.role_play.pairwise import given_answers
 from evalsuite.runs.config import load_config
 
 Read = Callable[[Path], object]
@@ -91,7 +90,7 @@ READERS = {
     "dialogues": Reader(lambda path: read_dialogues([path]), ".jsonl", [DIALOGUE | {"id": "d1"}, DIALOGUE | {"id": "d2"}]),
     "judgements": Reader(read_judgements, ".jsonl", [VERDICT | {"dialogue_id": "d1"}, VERDICT | {"dialogue_id": "d2"}]),
     "gold": Reader(read_gold, ".jsonl", [SCORE, SCORE | {"dialogue_id": "d2"}]),
-    "preferences": Reader(lambda path: given_answers(read_preferences([path])), ".jsonl", [PAIR, PAIR | {"dialogue_b": "c"}]),
+    "preferences": Reader(lambda path: read_preferences([path]), ".jsonl", [PAIR, PAIR | {"dialogue_b": "c"}]),
     "replies": Reader(lambda path: read_responses([path]), ".jsonl", [REPLY | {"dialogue_id": d} for d in ("d1", "d2")]),
     "profiles": Reader(load_profiles, ".jsonl", PROFILES),
     "seeds": Reader(load_seeds, ".jsonl", SEEDS),

@@ -168,7 +168,8 @@ def test_rank_command_with_the_papers_rows(tmp_path: Path) -> None:
     def call(*extra: Any) -> str:
         given = ("--judgements", "j.jsonl", "--preferences", "p.jsonl", "--dialogues", "d.jsonl")
         paths = [str(tmp_path / text) if text.endswith(".jsonl") else text for text in given]
-        return CliRunner().invoke(app, ["rank", *paths, *extra], catch_exceptions=False).stdout
+        out = ("--out", str(tmp_path / "out"))
+        return CliRunner().invoke(app, ["ensemble", *paths, *out, *extra], catch_exceptions=False).stdout
 
     (row,) = json.loads(call("--json"))["ranking"]
     assert row["spearman"]["value"] == 0.5 and row["spearman"]["n"] == 1  # t2 ranks all alike: not defined, not 0
@@ -178,7 +179,7 @@ def test_rank_command_with_the_papers_rows(tmp_path: Path) -> None:
         "high": row["mae"]["high"],
         "n": 2,
     }
-    call("--against", "feel", "--out", str(tmp_path / "out"))
+    call("--against", "feel")
     shown = (tmp_path / "out" / "feel_ranking.csv").read_text()
     assert "paper: ROUGE-2,-0.332," in shown and "paper: GLM+GPT,0.386," in shown
 
@@ -198,6 +199,8 @@ def test_aspects_on_several_scales_are_combined_by_their_ranks(tmp_path: Path) -
     files = {"judgements": "j.jsonl", "preferences": "p.jsonl", "dialogues": "d.jsonl", "rubric": "fed.yaml"}
     given = [part for option, name in files.items() for part in (f"--{option}", str(tmp_path / name))]
     for options, defined in ((given, 0), (given[:-2], 2)):  # without its rubric, a scale is taken for shared
-        result = CliRunner().invoke(app, ["rank", *options, "--json"], catch_exceptions=False)
+        result = CliRunner().invoke(
+            app, ["ensemble", *options, "--out", str(tmp_path / "out"), "--json"], catch_exceptions=False
+        )
         (ranking,) = json.loads(result.stdout)["ranking"]
         assert (ranking["topics"], ranking["spearman"]["n"]) == (2, defined)

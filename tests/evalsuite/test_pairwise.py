@@ -14,10 +14,8 @@ from core.errors import UserError
 from core.records import Dialogue, Order, Preference, Verdict
 from core.tables import Estimate, Table
 from evalsuite.papers.role_play.pairwise import (
-    Pair,
     PairAnswer,
     choices_of,
-    given_answers,
     pairs_of,
     pairwise_tables,
     read_answer,
@@ -87,7 +85,7 @@ def asked(
 
     with Endpoint(behave, models=("embedded",)) as endpoint:
         seekers = ("--seeker", "bot=run", "--seeker", "source=people/dialogues.jsonl", "--cards", "people/cards.jsonl")
-        given = ("paper", "pairwise", "--config", config(folder), *seekers, "--out", "out", "--json", *more)
+        given = ("paper", "role-play", "--pairs", "--config", config(folder), *seekers, "--out", "out", "--json", *more)
         given = (*given, "--set", f"judge=embedded@{endpoint.url}")
         code, out, error = call(*given)
         assert code == 0, error
@@ -113,7 +111,16 @@ def test_both_orders_of_every_pair_are_asked_and_a_judge_who_knows_wins_always(c
     kept = [Preference.model_validate_json(line) for line in (tmp_path / "out" / "preferences.jsonl").read_bytes().splitlines()]
     assert [(p.order, p.verdict) for p in kept] == [("ab", "b"), ("ba", "b")] * 2
     again = call(
-        *("paper", "pairwise", "out/preferences.jsonl", "--dialogues", "out/pairwise_dialogues.jsonl", "--out", "out", "--json")
+        *(
+            "paper",
+            "role-play",
+            "out/preferences.jsonl",
+            "--dialogues",
+            "out/pairwise_dialogues.jsonl",
+            "--out",
+            "out",
+            "--json",
+        )
     )
     figures = [[list(found) for found in table.rows] for table in tables.values()]
     assert [table["rows"] for table in orjson.loads(again[1])["tables"]] == figures, "read back, they come to the same"
@@ -165,21 +172,21 @@ def test_an_answer_is_one_of_three_words_or_unread(text: str, order: Order, verd
 
 
 def test_chats_are_cut_to_the_shorter_and_a_marker_inside_stays_inside() -> None:
-    pair = Pair(dialogue("a", "one", "two", "three", "four"), dialogue("b", "uno", "due"))
+    pair = dialogue("a", "one", "two", "three", "four"), dialogue("b", "uno", "due")
     assert shown(pair, "native") == ("[1] Seeker: one\n[2] Supporter: two", "[1] Seeker: uno\n[2] Supporter: due")
     assert shown(pair, "paper")[0].endswith("[4] Supporter: four")
 
 
 def test_nothing_to_compare_and_half_given_options_are_clear(call: Call, tmp_path: Path) -> None:
     run_folder(tmp_path / "run", [dialogue("d")], [card()])
-    given = ("paper", "pairwise", "--config", config(tmp_path), "--out", "x")
+    given = ("paper", "role-play", "--pairs", "--config", config(tmp_path), "--out", "x")
     assert "nothing to compare" in call(*given, "--seeker", "a=run")[2]
-    assert "two or more --seeker" in call("paper", "pairwise", "--out", "x")[2]
+    assert "two or more with --pairs" in call("paper", "role-play", "--pairs", "--out", "x")[2]
     (tmp_path / "p.jsonl").write_text('{"dialogue_a": "d"}\n')
-    assert "no model is asked" in call("paper", "pairwise", "p.jsonl", "--out", "x", "--seeker", "a=run")[2]
-    assert "give the dialogues" in call("paper", "pairwise", "p.jsonl")[2]
+    assert "no model is asked" in call("paper", "role-play", "p.jsonl", "--out", "x", "--seeker", "a=run")[2]
+    assert "give the dialogues" in call("paper", "role-play", "p.jsonl")[2]
     (tmp_path / "c.csv").touch()
-    assert "the other files are tables" in call("paper", "pairwise", "p.jsonl", "c.csv", "--dialogues", "run")[2]
+    assert "the other files are tables" in call("paper", "role-play", "p.jsonl", "c.csv", "--dialogues", "run")[2]
 
 
 # --- votes ------------------------------------------------------------------------------------------------------------------
@@ -224,10 +231,7 @@ def test_answers_that_fit_nothing_are_refused() -> None:
         votes_of([answer("a", b="bot:c10")], field(), "native")
     with pytest.raises(UserError, match="c0 and c1"):
         votes_of([answer("a", b="source:c1")], field(), "native")
-    twice = answer("a").preference()
-    assert twice is not None and answer(None).preference() is None
-    with pytest.raises(UserError, match="several questions"):
-        given_answers([twice, twice.model_copy(update={"question": "nicer"})])
+    assert answer("a").preference() is not None and answer(None).preference() is None
 
 
 # --- rates ------------------------------------------------------------------------------------------------------------------
@@ -318,7 +322,7 @@ def test_simulated_pairs_share_supporter_and_trial_and_people_meet_every_trial()
         Dialogue.model_validate(dialogue("mute").model_dump() | {"turns": [], "termination": "refusal", "simulator": "mute"}),
     ]
     pairs, left_out = pairs_of(Field(held, {d.id: card("c0") for d in held}))
-    assert {(pair.a.id, pair.b.id) for pair in pairs} == {
+    assert {(a.id, b.id) for a, b in pairs} == {
         ("bot:c00", "source:c0"),
         ("bot:c01", "source:c0"),
         ("bot:c00", "other:0"),

@@ -1,4 +1,4 @@
-"""`esc-eval paper pairwise`: people's choices from a table, against sums by hand, krippendorff, scikit-learn."""
+"""`esc-eval paper role-play CHOICES`: people's choices from a table, against sums by hand, krippendorff, scikit-learn."""
 
 import itertools
 import json
@@ -20,7 +20,7 @@ from core.errors import UserError
 from core.records import Comparison
 from core.tables import Estimate, Table
 from data_prep.scores.human import read_comparisons
-from evalsuite.papers.commands.role_play import WORDS, pairwise
+from evalsuite.papers.commands.role_play import WORDS, role_play
 from evalsuite.papers.role_play.win_rates import choices_of, win_rate_tables
 from tests.evalsuite.oracles import smoothed
 from tests.evalsuite.test_pairwise import row
@@ -30,7 +30,7 @@ HEAD = "item,a,b,annotator,question,verdict,degree,order\n"
 
 def call(*arguments: Any) -> str:
     app = typer.Typer()
-    app.command()(pairwise)
+    app.command()(role_play)
     result = CliRunner().invoke(app, list(map(str, arguments)))
     if isinstance(result.exception, UserError):
         raise result.exception

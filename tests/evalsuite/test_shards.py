@@ -39,7 +39,7 @@ READERS = [  # of finished run folders, s2 being one shard of four
     ("leaderboard", "s2", "--against", "merged"),
     ("judge-card", "s2"),
     ("paper", "role-play", *SEEKERS),
-    ("paper", "pairwise", *SEEKERS),
+    ("paper", "role-play", "--pairs", *SEEKERS),
 ]
 
 
@@ -265,7 +265,7 @@ def test_a_shard_is_no_place_to_merge_into(tmp_path: Path) -> None:
     [
         ("paper", "respond", "--dialogues", "d.jsonl"),
         ("paper", "role-play", "--seeker", "a=d.jsonl"),
-        ("paper", "pairwise", "--seeker", "a=d.jsonl", "--seeker", "b=d.jsonl"),
+        ("paper", "role-play", "--pairs", "--seeker", "a=d.jsonl", "--seeker", "b=d.jsonl"),
         ("judge-card", "embedded", "--dialogues", "d.jsonl"),
     ],
 )

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from core.errors import UserError, near, say
+from core.errors import UserError, at, near, say
 from core.files import write_json, write_jsonl
 from core.grouping import group_by
 from core.options import SetOption, console, name_and_value
 from core.paths import InFile, InFiles, MaybeFiles, Reads
-from core.records import HumanScore, Judgement
+from core.records import Dialogue, HumanScore, Judgement
 from core.rubrics import known_rubric, load_rubric
 from core.settings import fields_set
-from core.tables import json_record
+from core.tables import Table, json_record
 from core.verbs import Verbs
 from core.yaml_files import read_yaml
 from data_prep.scores.human import gold_scores_of, read_dialogues, read_preferences
@@ -27,7 +26,6 @@ from evalsuite.commands.options import (
     JsonOption,
     MaybeResumedOption,
     OwnRubricOption,
-    TablesOption,
     out_tables,
     refuse,
 )
@@ -54,10 +52,6 @@ app = Verbs(
     epilog="Example: esc-eval paper feel score --config configs/eval/feel.yaml --dialogues dialogues.jsonl --out runs/feel, "
     "then esc-eval paper feel ensemble --judgements runs/feel/judgements.jsonl --gold scores.csv --out runs/weights",
 )
-
-JudgementsOption = Annotated[
-    InFiles, typer.Option("--judgements", help="Judgement records (JSONL) of any judges. Repeat for more files.")
-]
 
 
 @app.command("score")
@@ -94,7 +88,9 @@ def score(
 
 @app.command("ensemble")
 def ensemble(
-    judgements: JudgementsOption,
+    judgements: Annotated[
+        InFiles, typer.Option("--judgements", help="Judgement records (JSONL) of any judges. Repeat for more files.")
+    ],
     out: Annotated[
         Path,
         typer.Option("--out", help="Folder for the weights and tables, or for the ensemble's judgements."),
@@ -112,6 +108,10 @@ def ensemble(
         Path | None,
         typer.Option("--weights", help="Score the same judges' dialogues with weights fitted earlier with --gold."),
         Reads(beside=True, made="`esc-eval paper feel ensemble --gold SCORES` writes it"),
+    ] = None,
+    preferences: Annotated[
+        MaybeFiles,
+        typer.Option("--preferences", help="Preference records (JSONL): which of two dialogues people found better. Repeat."),
     ] = None,
     maps: Annotated[
         list[str] | None,
@@ -131,9 +131,13 @@ def ensemble(
         ),
     ] = None,
     dialogues: DialoguesOption = None,
+    rubric: OwnRubricOption = None,
+    versus: Annotated[
+        str | None, typer.Option("--against", metavar="feel", help="Add rows of the paper's tables 3 and 4.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Weight the judges by their agreement with people (--gold), or score with fitted weights (--weights).
+    """Weight judges by their agreement with people (--gold), score with fitted weights (--weights), or compare rankings.
 
     With --gold: Spearman's correlation with people, aspect by aspect (equation 2), saved with the data's hash.
     OUT/weights_paper.json is fitted on all dialogues and reported on the same, as in the paper; OUT/weights_native.json is
@@ -143,19 +147,33 @@ def ensemble(
 
     With --weights: the ensemble's scores (equation 3) as judgements of a judge named feel, OUT/judgements.jsonl, and those of
     the ensembles without one judge, OUT/ablation.jsonl (table 4). A dialogue without the score of a judge with weight gets
-    value null. `agree` and `paper feel rank` take the files.
+    value null. `agree` and --preferences take the files.
+
+    With --preferences and --dialogues: metrics' rankings of supporters compared with people's, by Spearman, Kendall, RMSE and
+    MAE of ranks within each topic (tables 3, 4). Judgements may be of any metric: the files above, a judge's, or `paper
+    respond`'s metric_judgements.jsonl (BLEU, ROUGE, METEOR). Several aspects become one rank by their mean, or by the mean of
+    the ranks on each if their rubric (bundled, or given with --rubric) has several scales. People's ranks are wins minus losses
+    over all questions. A topic is a dialogue's card, else its profile, else its source_id, else itself.
     """
-    if bool(gold) == bool(weights):
-        raise UserError("give --gold to fit weights, or --weights to score with fitted ones")
+    if sum(map(bool, (gold, weights, preferences))) != 1:
+        raise UserError("give --gold to fit weights, --weights to score with fitted ones, or --preferences to compare rankings")
+    if not gold:
+        refuse("belongs to --gold", map=maps, method=method)
+    if not preferences:
+        refuse("belongs to --preferences", rubric=rubric, against=versus)
     if weights:
-        refuse("--weights are fitted already", map=maps, method=method, dialogues=dialogues)
+        refuse("--weights are fitted already", dialogues=dialogues)
         _apply(judgements, weights, out, as_json)
         return
-    verdicts = _by_methods(judgements_of(judgements), method or [])
-    panel, rubric = equations.panel_of(verdicts), verdicts[0].rubric
+    given, verdicts = read_dialogues(dialogues) if dialogues else [], judgements_of(judgements)
+    if preferences:
+        (table,), figures = _ranked(verdicts, preferences, given, rubric or [], versus)
+        deliver("feel_rank", figures, [table], out, as_json)
+        return
+    verdicts = _by_methods(verdicts, method or [])
     people = _people_on(gold_scores_of(gold or []), maps or [], {verdict.dimension for verdict in verdicts})
-    groups = {dialogue.id: group_of(dialogue) for dialogue in read_dialogues(dialogues)} if dialogues else None
-    fitted, rows, left_out = fit_modes(panel, people, rubric, groups)
+    groups = {dialogue.id: group_of(dialogue) for dialogue in given} if dialogues else None
+    fitted, rows, left_out = fit_modes(equations.panel_of(verdicts), people, verdicts[0].rubric, groups)
     if left_out:
         say(f"native mode is left out: {left_out}", err=True)
     for mode_weights in fitted:
@@ -172,27 +190,25 @@ def ensemble(
 def _apply(paths: Sequence[Path], file: Path, out: Path, as_json: bool) -> None:
     """Write the scores of the ensemble and of those without one judge; print a summary."""
     weights = read_yaml(file, Weights, "weights")  # JSON is YAML
-    try:
-        weights.by_aspect()
-    except UserError as error:
-        raise UserError(f"{file}: {error}") from None
+    with at(file):
+        weighted = weights.by_aspect()
     given = judgements_of(paths)
     verdicts = [verdict for verdict in given if verdict.rubric == weights.rubric]
     if not verdicts:
         rubrics = near(weights.rubric, {verdict.rubric for verdict in given})
         raise UserError(f"weights are for rubric {weights.rubric}, no judgement is on it: {rubrics}")
-    by_ensemble = group_by(equations.apply(weights, verdicts, ablation=True), lambda score: score.judge == equations.ENSEMBLE)
-    whole = by_ensemble[True]
-    write_jsonl(out / "judgements.jsonl", whole)
+    by_ensemble = group_by(equations.apply(weights, verdicts), lambda score: score.judge == equations.ENSEMBLE)
+    whole, written = by_ensemble[True], out / "judgements.jsonl"
+    write_jsonl(written, whole)
     write_jsonl(out / "ablation.jsonl", by_ensemble.get(False, []))
-    dialogues = {score.dialogue_id for score in whole}
-    fitted_on, unweighted = len(dialogues & set(weights.fitted_on)), equations.unweighted(weights, verdicts)
-    missing = sum(score.value is None for score in whole)
+    dialogues, missing = {score.dialogue_id for score in whole}, sum(score.value is None for score in whole)
+    fitted_on = len(dialogues & set(weights.fitted_on))
+    judged = {equations.Aspect(verdict.language, verdict.dimension) for verdict in verdicts}
+    unweighted = sorted("/".join(aspect) for aspect in judged - weighted.keys())
     if as_json:
         counts = {"dialogues": len(dialogues), "scores": len(whole), "null": missing, "without_weights": unweighted}
         print_json(counts | {"fitted_on": fitted_on, "weights": weights.id, "data": weights.data})
         return
-    written = out / "judgements.jsonl"
     console.print(f"{len(whole)} scores of {len(dialogues)} dialogues, {missing} null; written: {written}", soft_wrap=True)
     if unweighted:
         console.print(f"not scored, no weights: {', '.join(unweighted)}")
@@ -200,50 +216,27 @@ def _apply(paths: Sequence[Path], file: Path, out: Path, as_json: bool) -> None:
         console.print(f"the weights were fitted on {fitted_on} of these dialogues")
 
 
-@app.command("rank")
-def rank(
-    judgements: JudgementsOption,
-    preferences: Annotated[
-        InFiles, typer.Option("--preferences", help="Preference records (JSONL): which of two dialogues people found better.")
-    ],
-    dialogues: Annotated[
-        InFiles, typer.Option("--dialogues", help="Dialogue records (JSONL), for their supporters and topics. Repeat.")
-    ],
-    rubric: OwnRubricOption = None,
-    versus: Annotated[
-        str | None, typer.Option("--against", metavar="feel", help="Add rows of the paper's tables 3 and 4.")
-    ] = None,
-    as_json: JsonOption = False,
-    out: Annotated[TablesOption, out_tables("feel_*")] = None,
-) -> None:
-    """Compare metrics' rankings of supporters with people's: Spearman, Kendall, RMSE and MAE of ranks by topic (tables 3, 4).
-
-    Judgements may be of any metric: the files of `paper feel ensemble`, a judge's, or `paper respond`'s metric_judgements.jsonl
-    (BLEU, ROUGE, METEOR). Several aspects become one rank by their mean, or by the mean of the ranks on each if their rubric
-    (bundled, or given with --rubric) has several scales. People's ranks are wins minus losses over all questions. A topic is a
-    dialogue's card, else its profile, else its source_id, else itself.
-    """
-    given, pairing = read_dialogues(dialogues), Pairing("system", "card")
-    choices, verdicts = read_preferences(preferences), judgements_of(judgements)
-    given_rubrics = {rubric.name: rubric for rubric in (load_rubric(str(path)) for path in rubric or [])}
-    rubrics = [given_rubrics.get(name) or known_rubric(name) for name in {verdict.rubric for verdict in verdicts}]
-    mixed = {rubric.name for rubric in rubrics if rubric and rubric.shared_scale is None}
-    rankings = compare_ranks(human_ranks(choices, given, pairing), metric_ranks(verdicts, given, pairing, mixed))
-    (table,) = against([ranking_table(rankings)], versus)
-    deliver("feel_rank", {"ranking": [ranking.record() for ranking in rankings]}, [table], out, as_json)
+def _ranked(
+    verdicts: Sequence[Judgement], choices: Sequence[Path], given: Sequence[Dialogue], own: Sequence[Path], versus: str | None
+) -> tuple[list[Table], dict[str, Any]]:
+    """The table of rankings, and its figures."""
+    rubrics = {rubric.name: rubric for rubric in (load_rubric(str(path)) for path in own)}
+    used = [rubrics.get(name) or known_rubric(name) for name in {verdict.rubric for verdict in verdicts}]
+    mixed = {rubric.name for rubric in used if rubric and rubric.shared_scale is None}
+    people, pairing = read_preferences(choices), Pairing("system", "card")
+    rankings = compare_ranks(human_ranks(people, given, pairing), metric_ranks(verdicts, given, pairing, mixed))
+    return against([ranking_table(rankings)], versus), {"ranking": [ranking.record() for ranking in rankings]}
 
 
 def _by_methods(judgements: Sequence[Judgement], methods: Sequence[str]) -> list[Judgement]:
     """The verdicts by these methods; if none are given, all verdicts, with a `UserError` for a judge with several methods."""
-    by_judge: dict[tuple[str, object], set[str]] = defaultdict(set)
-    for judgement in judgements:
-        scorer = scorer_of(judgement)
-        by_judge[scorer.judge, scorer.condition].add(scorer.method)
-    present = set().union(*by_judge.values())
+    by_judge = group_by(map(scorer_of, judgements), lambda scorer: (scorer.judge, scorer.condition))
+    present = {judgement.method for judgement in judgements}
     for method in methods:
         if method not in present:
             raise UserError(f"--method: no judgement by method {method!r}: {near(method, present)}")
-    for (judge, _), used in by_judge.items():
+    for (judge, _), scorers in by_judge.items():
+        used = {scorer.method for scorer in scorers}
         if not methods and len(used) > 1:
             raise UserError(f"judge {judge} has verdicts by methods {' and '.join(sorted(used))}: choose one with --method")
     return [judgement for judgement in judgements if not methods or judgement.method in methods]
@@ -251,12 +244,8 @@ def _by_methods(judgements: Sequence[Judgement], methods: Sequence[str]) -> list
 
 def _people_on(scores: Sequence[HumanScore], maps: Sequence[str], aspects: set[str]) -> Scores:
     """People's mean scores by aspect, mapped as --map says; `aspects`: those that judges have verdicts on."""
-    pairs: dict[str, str] = {}
-    for text in maps:
-        name, aspect = name_and_value("--map", text, "HUMAN=ASPECT")
-        if name in pairs:
-            raise UserError(f"--map {text}: {name} is given twice")
+    pairs = dict(name_and_value("--map", text, "HUMAN=ASPECT") for text in maps)
+    for name, aspect in pairs.items():
         if aspect not in aspects:
-            raise UserError(f"--map {text}: no judge scored {aspect!r}: {near(aspect, aspects)}")
-        pairs[name] = aspect
+            raise UserError(f"--map {name}={aspect}: no judge scored {aspect!r}: {near(aspect, aspects)}")
     return equations.people_of(scores, pairs)

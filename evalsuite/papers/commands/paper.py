@@ -13,8 +13,11 @@ _HERE = __name__.rpartition(".")[0]
 for name, place, about in (
     ("ecdbench", "ecdbench:app", "ECDBench: from the results of its tasks to capabilities and a total."),
     ("feel", "feel:app", "FEEL: judges give score probabilities, an ensemble weights them."),
-    ("role-play", "role_play:role_play", "Score how well seekers play their role cards (ESC-Eval, table 1)."),
-    ("pairwise", "role_play:pairwise", "Say which of two seekers, or of any two systems, is preferred (ESC-Eval, figure 3)."),
+    (
+        "role-play",
+        "role_play:role_play",
+        "Score seekers on their role cards, or compare them in pairs (ESC-Eval, table 1, figure 3).",
+    ),
     ("respond", "respond:respond", "Have supporters reply to real histories, and measure the replies (ESC-Eval, figure 1)."),
     ("reported", "reported:reported", "Print the papers' tables, or recompute what follows from them."),
 ):

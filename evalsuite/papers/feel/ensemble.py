@@ -88,19 +88,14 @@ def people_of(scores: Iterable[HumanScore], aspects: Mapping[str, str]) -> Score
     for name in aspects:
         if name not in scored:
             raise UserError(f"--map {name}={aspects[name]}: people did not score {name!r}: {near(name, scored)}")
-    turns: list[tuple[tuple[Aspect, str, str], float]] = []
-    sources: dict[Aspect, str] = {}
-    for score in ratings:
-        if aspects and score.dimension not in aspects:
-            continue
-        aspect = Aspect(score.language, aspects.get(score.dimension, score.dimension))
-        source = f"{score.rubric}/{score.dimension}"
-        if sources.setdefault(aspect, source) != source:
-            listed = " and ".join(sorted((sources[aspect], source)))
-            raise UserError(
-                f"human scores: {listed} both map to {aspect.dimension}; choose with --map, or give scores on one rubric"
-            )
-        turns.append(((aspect, score.dialogue_id, score.annotator), score.value))
+    kept = [score for score in ratings if not aspects or score.dimension in aspects]
+    by_aspect = group_by(kept, lambda score: Aspect(score.language, aspects.get(score.dimension, score.dimension)))
+    for aspect, of_aspect in by_aspect.items():
+        sources = sorted({f"{score.rubric}/{score.dimension}" for score in of_aspect})
+        if len(sources) > 1:
+            doubled = f"{' and '.join(sources)} both map to {aspect.dimension}"
+            raise UserError(f"human scores: {doubled}; choose with --map, or give scores on one rubric")
+    turns = [((aspect, s.dialogue_id, s.annotator), s.value) for aspect, of_aspect in by_aspect.items() for s in of_aspect]
     return _scores(((aspect, dialogue), mean) for (aspect, dialogue, _), mean in means_by(turns).items())
 
 
@@ -189,7 +184,7 @@ def part(groups: Mapping[str, str], share: float, seed: int) -> set[str]:
     if not chosen or len(chosen) == len(groups):
         raise UserError(
             f"{len(groups)} dialogues in {len(names)} groups cannot be split into a part to fit on and a part to report on; "
-            "use more dialogues, another --share, or --mode paper"
+            "use more dialogues"
         )
     return chosen
 
@@ -202,7 +197,7 @@ def ensemble_scores(panel: Panel, weights: Mapping[Aspect, Mapping[str, float]])
     scores: Scores = {}
     for aspect, by_judge in weights.items():
         verdicts = {judge: panel.get(judge, {}).get(aspect, {}) for judge in by_judge}
-        dialogues = dict.fromkeys(dialogue for values in verdicts.values() for dialogue in values)
+        dialogues = set[str]().union(*verdicts.values())
         means = {i: combined(by_judge, {judge: values.get(i) for judge, values in verdicts.items()}) for i in dialogues}
         scores[aspect] = {dialogue: value for dialogue, value in means.items() if value is not None}
     return scores
@@ -223,29 +218,18 @@ def lacking(judge: str) -> str:
     return name if len(name) <= 200 else f"{name[:187]} {digest(judge, 12)}"  # an identifier has 200 characters at most
 
 
-def unweighted(weights: Weights, judgements: Iterable[Judgement]) -> list[str]:
-    """LANGUAGE/ASPECT of everything that was judged but has no weights, and so gets no ensemble score; sorted."""
-    judged = {Aspect(j.language, j.dimension) for j in judgements}
-    return sorted("/".join(aspect) for aspect in judged - weights.by_aspect().keys())
-
-
-def apply(weights: Weights, judgements: Sequence[Judgement], ablation: bool = False) -> Iterator[Judgement]:
-    """The ensemble's scores of all dialogues as judgements, aspect by aspect; None with the failure if a judge is missing.
-
-    With `ablation` also those of the ensembles without one judge, named `feel without JUDGE`. Raises `UserError` for a judge
-    with weight but no verdict here, and for judgements on another rubric.
-    """
-    panel = panel_of(judgements)
-    if other := {j.rubric for j in judgements} - {weights.rubric}:
-        raise UserError(f"weights are for rubric {weights.rubric}, the judgements are on {', '.join(sorted(other))}")
-    by_aspect = weights.by_aspect()
+def apply(weights: Weights, judgements: Sequence[Judgement]) -> Iterator[Judgement]:
+    """The ensemble's scores of all dialogues as judgements, aspect by aspect, and those of the ensembles without one judge,
+    named `feel without JUDGE`; None with the failure if a judge is missing. `judgements` are on the weights' rubric. Raises
+    `UserError` for a judge with weight but no verdict here."""
+    panel, by_aspect = panel_of(judgements), weights.by_aspect()
     languages = {j.language for j in judgements}
     needed = {entry.judge for entry in weights.weights if entry.weight and entry.language in languages}
     if unknown := sorted(needed - set(panel)):
         raise UserError(f"no verdict by judge {unknown[0]!r}, which has weight: {near(unknown[0], panel)}")
     judges = sorted({entry.judge for entry in weights.weights})
     sets = {ENSEMBLE: by_aspect}
-    if ablation and len(judges) > 1:
+    if len(judges) > 1:
         sets |= {lacking(judge): without(weights, judge) for judge in judges}
     dialogues = dict.fromkeys((j.dialogue_id, j.language) for j in judgements)
     condition = {"mode": weights.mode, "weights": weights.id}

@@ -62,8 +62,7 @@ def report(panel: Panel, people: Scores, weights: Weights, dialogues: Iterable[s
         shared = chosen & {i for i in people[aspect] if all(i in panel[judge][aspect] for judge in scoring)}
         contestants = {judge: panel[judge].get(aspect, {}) for judge in judges}
         sets = {EVEN: dict.fromkeys(scoring, 1 / len(scoring)), ENSEMBLE: weight}
-        sets |= {name: shares[aspect] for name, shares in fewer.items()}
-        for name, shares in sets.items():
+        for name, shares in (sets | {name: shares[aspect] for name, shares in fewer.items()}).items():
             contestants[name] = ensemble.ensemble_scores(panel, {aspect: shares})[aspect]
         for name, scores in contestants.items():
             coefficients = correlated(scores, people[aspect], sorted(shared & set(scores)))
@@ -72,65 +71,57 @@ def report(panel: Panel, people: Scores, weights: Weights, dialogues: Iterable[s
 
 
 def fit_modes(
-    panel: Panel, people: Scores, rubric: str, groups: Mapping[str, str] | None, share: float = 0.5, seed: int = 0
+    panel: Panel, people: Scores, rubric: str, groups: Mapping[str, str] | None
 ) -> tuple[list[Weights], list[Row], str | None]:
     """Weights of both modes with their rows, and why native mode is left out, if it is.
 
-    `groups`: dialogue → its group, which is never split; None: every dialogue is a group. Native mode fits on about `share`
-    (0–1) of the dialogues, drawn with the seed. Raises `UserError` for a dialogue that `groups` lacks.
+    `groups`: dialogue → its group, which is never split; None: every dialogue is a group. Native mode fits on about half of the
+    dialogues. Raises `UserError` for a dialogue that `groups` lacks.
     """
-    shared = {
-        i
-        for by_aspect in panel.values()
-        for aspect, scores in by_aspect.items()
-        for i in set(scores) & set(people.get(aspect, {}))
-    }
+    by_aspect = [pair for scores in panel.values() for pair in scores.items()]
+    shared = {i for aspect, scores in by_aspect for i in set(scores) & set(people.get(aspect, {}))}
     groups = {i: f"dialogue {i}" for i in shared} if groups is None else groups
     if missing := sorted(shared - set(groups)):
         raise UserError(f"--dialogues: no dialogue {missing[0]!r}, which judges and people scored ({len(missing)} are missing)")
     paper = ensemble.fit(panel, people, shared, rubric, "paper")
     weights, rows = [paper], report(panel, people, paper, shared)
     try:
-        chosen = ensemble.part({i: groups[i] for i in shared}, share, seed)
+        chosen = ensemble.part({i: groups[i] for i in shared}, 0.5, 0)
     except UserError as error:
         return weights, rows, str(error)
-    native = ensemble.fit(panel, people, chosen, rubric, "native", seed)
+    native = ensemble.fit(panel, people, chosen, rubric, "native", 0)
     return [paper, native], rows + report(panel, people, native, shared - chosen), None
 
 
 def correlated(a: Mapping[str, float], b: Mapping[str, float], dialogues: Sequence[str]) -> dict[Coefficient, Estimate]:
     """The correlation of two scores of the same dialogues: coefficients, −1 to 1, with 95 % bootstrap intervals over them."""
     x, y = (np.array([scores[i] for i in dialogues], dtype=np.float64) for scores in (a, b))
-    by_coefficient = figures(x, y, np.arange(len(dialogues), dtype=np.intp), "dataset")
-    return {name: estimate for name, (estimate, _, _) in by_coefficient.items()}
+    found = figures(x, y, np.arange(len(dialogues), dtype=np.intp), "dataset")
+    return {name: estimate for name, (estimate, _, _) in found.items()}
 
 
 def fit_tables(fitted: Sequence[Weights], rows: Sequence[Row]) -> Iterator[Table]:
     """Weights, and tables 1 and 2 of the paper (scorers × aspects), one per mode, language and coefficient."""
-    yield _weight_table(fitted)
+    weight_rows: list[tuple[Cell, ...]] = []
+    for weights in fitted:
+        positive = {(w.language, w.dimension) for w in weights.weights if (w.correlation or 0) > 0}
+        for w in weights.weights:
+            rule = "even" if (w.language, w.dimension) not in positive else "equation 2" if w.weight else "0 by rule"
+            weight_rows.append((weights.mode, w.language, w.dimension, w.judge, w.correlation, w.n, w.weight, rule))
+    notes = (
+        "Weight: Spearman's correlation over the sum of the judges' (equation 2); negative and undefined ones count 0. even: "
+        "no judge of that aspect correlates with people above 0, so all have equal weights.",
+    )
+    columns = ("mode", "language", "aspect", "judge", "Spearman", "n", "weight", "by")
+    yield Table("feel_weights", "Weights of the judges", columns, tuple(weight_rows), notes, FEEL, decimals=3)
     for (mode, language), part in group_by(rows, lambda row: (row.mode, row.language)).items():
         scorers, aspects = dict.fromkeys(row.scorer for row in part), dict.fromkeys(row.dimension for row in part)
         for name in ("spearman", "kendall"):
             cells = {(row.scorer, row.dimension): getattr(row, name) for row in part}
             title = f"Judges and ensemble against people ({name}), {language}, {mode} mode"
             body = tuple((scorer, *(cells.get((scorer, aspect)) for aspect in aspects)) for scorer in scorers)
-            yield Table(
-                f"feel_{name}_{mode}_{language}", title, ("scorer", *aspects), body, (FITTED[mode], NOTE), FEEL, decimals=3
-            )
-
-
-def _weight_table(fitted: Sequence[Weights]) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for weights in fitted:
-        positive = {(w.language, w.dimension) for w in weights.weights if (w.correlation or 0) > 0}
-        for w in weights.weights:
-            rule = "even" if (w.language, w.dimension) not in positive else "equation 2" if w.weight else "0 by rule"
-            rows.append((weights.mode, w.language, w.dimension, w.judge, w.correlation, w.n, w.weight, rule))
-    notes = ["Weight: Spearman's correlation over the sum of the judges' (equation 2); negative and undefined ones count 0."]
-    if any(row[-1] == "even" for row in rows):
-        notes.append("even: no judge of that aspect correlates with people above 0, so all have equal weights.")
-    columns = ("mode", "language", "aspect", "judge", "Spearman", "n", "weight", "by")
-    return Table("feel_weights", "Weights of the judges", columns, tuple(rows), tuple(notes), FEEL, decimals=3)
+            notes = FITTED[mode], NOTE
+            yield Table(f"feel_{name}_{mode}_{language}", title, ("scorer", *aspects), body, notes, FEEL, decimals=3)
 
 
 # --- band and token probabilities -------------------------------------------------------------------------------------------
@@ -145,10 +136,6 @@ class Cost(Record):
     prompt_tokens: Count
     completion_tokens: Count
 
-    def each(self) -> list[float]:
-        """Calls, prompt tokens and completion tokens per dialogue."""
-        return [count / self.dialogues for count in (self.calls, self.prompt_tokens, self.completion_tokens)]
-
 
 def method_table(
     judgements: Sequence[Judgement], costs: Sequence[Cost], off_sum: Callable[[Sequence[Judgement]], float | None]
@@ -156,7 +143,7 @@ def method_table(
     """One row per scorer and language: verdicts, shares read and not summing to 1 (`off_sum`), both in per cent, spread, and
     cost (a dash for a scorer that is not in `costs`)."""
     by_scorer = group_by(judgements, lambda judgement: (scorer_of(judgement).name, judgement.language))
-    prices = {cost.judge: cost.each() for cost in costs}
+    prices = {c.judge: [n / c.dialogues for n in (c.calls, c.prompt_tokens, c.completion_tokens)] for c in costs}
     rows: list[tuple[Cell, ...]] = []
     for (scorer, language), verdicts in by_scorer.items():
         read = 100 * sum(judgement.value is not None for judgement in verdicts) / len(verdicts)
@@ -191,14 +178,12 @@ def _mean(values: Mapping[str, Sequence[float]]) -> Estimate:
 
 def agreement_table(judgements: Sequence[Judgement]) -> Table:
     """The two methods of every judge against each other, one row per aspect; no row for a judge asked by one method only."""
-    names: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, str]] = defaultdict(dict)
-    for judgement in judgements:
-        scorer = scorer_of(judgement)
-        names[scorer.judge, scorer.condition][scorer.method] = scorer.name
+    by_judge = group_by(map(scorer_of, judgements), lambda scorer: (scorer.judge, scorer.condition))
     panel = panel_of(judgements)
     rows: list[tuple[Cell, ...]] = []
-    for (judge, condition), methods in names.items():
-        if {"bands", "tokens"} <= set(methods):
+    for (judge, condition), scorers in by_judge.items():
+        methods = {scorer.method: scorer.name for scorer in scorers}
+        if {"bands", "tokens"} <= methods.keys():
             bands, tokens = panel[methods["bands"]], panel[methods["tokens"]]
             name = PARTED.join([judge, *(f"{key}={value}" for key, value in condition)])
             for aspect in (aspect for aspect in bands if aspect in tokens):

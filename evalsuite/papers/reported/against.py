@@ -48,7 +48,7 @@ def beside(table: Table, paper: Reported) -> Table:
     printed: dict[tuple[int, int], float] = {}
     sources: dict[Source, None] = {}
     for (name, index), row, column, at in _places(as_columns, table):
-        cell = _printed(paper, name, at, f"{paper.files[name]}: beside.{index}")
+        cell = paper.cell(name, at, f"{paper.files[name]}: beside.{index}")
         if cell is not None and cell.value is not None and (row, column) not in printed:
             printed[row, column] = paper.tables[name].beside[index].ours(cell.value)
             sources[name, index] = None
@@ -86,7 +86,7 @@ def _rows(paper: Reported, source: Source, entry: Counterpart, columns: Sequence
         cells: list[Cell] = []
         for head in columns:
             down = _match(head, entry.columns)
-            cell = None if down is None else _printed(paper, name, {**entry.at, **across, **down}, where)
+            cell = None if down is None else paper.cell(name, {**entry.at, **across, **down}, where)
             if head == own_head:
                 cells.append(f"paper: {label}")
             else:
@@ -109,13 +109,6 @@ def _places(entries: list[tuple[Source, Counterpart]], table: Table) -> Iterator
 
 def _match(name: str, patterns: Mapping[str, At]) -> At | None:
     return next((at for pattern, at in patterns.items() if fnmatchcase(name, pattern)), None)
-
-
-def _printed(paper: Reported, name: str, at: At, where: str) -> Printed | None:
-    cells = paper.select(name, at, where)
-    if len(cells) > 1:
-        raise UserError(f"{where}: {at} names {len(cells)} cells of table {name}: more axes are needed")
-    return cells[0] if cells else None
 
 
 def _title(paper: Reported) -> str:
@@ -206,12 +199,5 @@ def disagreement_table(paper: Reported, checked: Checked) -> Table:
         notes=(
             f"{checked.figures:,} figures in {len(paper.tables)} tables were recomputed from others; "
             f"{len(checked.disagreements)} disagree by more than the rounding in print.",
-            f"{checked.exact:,} of the figures were recomputed exactly, the others within the slack of rounded inputs (± in "
-            "the table) or only by their sign.",
-            *(
-                f"Table {counted.table}: {counted.exact} of {counted.cells} figures are whole counts, so exact as inputs: "
-                f"{counted.items}."
-                for counted in checked.counted
-            ),
         ),
     )

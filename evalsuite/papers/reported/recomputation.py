@@ -10,11 +10,11 @@ an average of such inputs is exact too, and one that was truncated does not pass
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
-from core.errors import UserError, near
+from core.errors import UserError
 from core.grouping import group_by
 from evalsuite.papers.reported.tables import Printed, Reported, ReportedTable, Rule
 
@@ -39,31 +39,17 @@ class Disagreement:
 
     def record(self) -> dict[str, Any]:
         """The fields that `esc-eval paper reported --json` lists: all but the notes."""
-        return {name: getattr(self, name) for name in ("paper", "table", "row", "column", "printed", "recomputed", "slack")}
+        return {name: value for name, value in asdict(self).items() if name != "notes"}
 
 
-@dataclass(frozen=True)
-class RecomputedCount:
-    """`exact` of a table's `cells` printed figures are whole numbers of the `items` of one rule."""
-
-    table: str
-    items: str
-    exact: int
-    cells: int
-
-
-@dataclass(frozen=True)
-class Checked:
-    """`figures` printed numbers were checked by at least one rule, `exact` of them against a value without slack."""
+class Checked(NamedTuple):
+    """`figures`: how many printed numbers at least one rule checked."""
 
     figures: int
-    exact: int
-    counted: list[RecomputedCount]
     disagreements: list[Disagreement]
 
 
-@dataclass(frozen=True)
-class ReportedSpread:
+class ReportedSpread(NamedTuple):
     """The range of a recomputed figure, `low` to `high`; `mid` is its value for the inputs as printed."""
 
     low: Fraction
@@ -71,20 +57,13 @@ class ReportedSpread:
     high: Fraction
 
 
-def exactly(number: float | Fraction) -> ReportedSpread:
-    value = Fraction(str(number))
-    return ReportedSpread(value, value, value)
-
-
 def check(reported: Reported) -> Checked:
     """Apply all rules of a paper's tables; disagreements are in the order of tables and cells.
 
     Two rules that give the same recomputed number for a cell are one disagreement with both reasons.
-    Raises `UserError` with file and field for a rule that names missing cells or cannot be computed.
+    Raises `UserError` with file and field for a rule that names missing cells.
     """
-    counted, exact_figures = _exact(reported)
-    figures = exact = 0
-    disagreements = []
+    exact, figures, disagreements = _exact(reported), 0, []
     for name, table in reported.tables.items():
         where = str(reported.files[name])
         rules = [(rule, f"{where}: derived.{index}") for index, rule in enumerate(table.derived)]
@@ -95,44 +74,37 @@ def check(reported: Reported) -> Checked:
             if printed is None:
                 continue
             results = [
-                _recomputed(reported, exact_figures, table, rule, cell, f"{at}.{rule.relation}")
+                _recomputed(reported, exact, table, rule, cell, f"{at}.{rule.relation}")
                 for rule, at, cells in covered
                 if place in cells
             ]
             figures += bool(results)
-            exact += any(result.slack == 0 for result in results)
             remarks = [note for note, cells in remarked if place in cells]
             for value, same in group_by(results, lambda result: result.value).items():
                 if value is not None:
                     slack = min((result.slack for result in same if result.slack is not None), default=None)
                     notes = (*(result.why for result in same), *remarks)
                     disagreements.append(Disagreement(reported.paper, name, *place, printed, value, slack, notes))
-    return Checked(figures, exact, counted, disagreements)
+    return Checked(figures, disagreements)
 
 
-def _exact(reported: Reported) -> tuple[list[RecomputedCount], Exact]:
-    """The exact figures of cells that are whole numbers of counted items, and how many there are per rule. A cell that was
-    truncated instead of rounded has an exact figure too; a cell that is neither has none."""
-    counted: list[RecomputedCount] = []
+def _exact(reported: Reported) -> Exact:
+    """The exact figures of cells that are whole numbers of counted items. A cell that was truncated instead of rounded has an
+    exact figure too; a cell that is neither has none."""
     figures: dict[tuple[str, str, str], Fraction] = {}
     for name, table in reported.tables.items():
         for index, rule in enumerate(table.derived):
-            if rule.items is None:
-                continue
-            where = f"{reported.files[name]}: derived.{index}"
-            cells = [cell for cell in _cells(reported, name, rule.cells, f"{where}.cells") if cell.value is not None]
-            exact = {}
-            for cell in cells:
-                printed, unit = Fraction(str(cell.value)), Fraction(1, 10**table.decimals)
-                step = _step(reported, table, rule, cell, f"{where}.{rule.relation}")
+            where, unit = f"{reported.files[name]}: derived.{index}", Fraction(1, 10**table.decimals)
+            for cell in _cells(reported, name, rule.cells, f"{where}.cells") if rule.items is not None else ():
+                if cell.value is None:
+                    continue
+                printed, step = Fraction(str(cell.value)), _step(reported, table, rule, cell, f"{where}.{rule.relation}")
                 if step <= 2 * unit:
                     raise UserError(f"{where}.items: with a step of {float(step):.3g}, several counts are printed alike")
                 value = round(printed / step) * step
                 if abs(value - printed) <= unit / 2 or _cut_off(printed, value, unit):
-                    exact[name, cell.row, cell.column] = value
-            figures |= exact
-            counted.append(RecomputedCount(name, rule.items, len(exact), len(cells)))
-    return counted, figures
+                    figures[name, cell.row, cell.column] = value
+    return figures
 
 
 def _places(reported: Reported, name: str, selector: Any, where: str) -> set[tuple[str, str]]:
@@ -146,8 +118,7 @@ def _cells(reported: Reported, name: str, selector: Any, where: str) -> list[Pri
     return selected
 
 
-@dataclass(frozen=True)
-class _Result:
+class _Result(NamedTuple):
     """One rule's result for a cell: the recomputed number if it disagrees, and how far that may be off (None: sign only)."""
 
     value: int | float | None
@@ -190,10 +161,7 @@ def _cut_off(printed: Fraction, exact: Fraction, unit: Fraction) -> bool:
 
 def _step(reported: Reported, table: ReportedTable, rule: Rule, cell: Printed, where: str) -> Fraction:
     expression = rule.multiple_of if rule.share_of is None else {"ratio": [100, rule.share_of]}
-    step = _value(reported, {}, table.table, expression, cell, where)
-    if step.low != step.high or step.mid <= 0:
-        raise UserError(f"{where}: the step must be exact and above 0")
-    return step.mid
+    return _value(reported, {}, table.table, expression, cell, where).mid
 
 
 def _value(reported: Reported, exact: Exact, name: str, expression: Any, cell: Printed, where: str) -> ReportedSpread:
@@ -207,48 +175,38 @@ def _values(
     reported: Reported, exact: Exact, name: str, expression: Any, cell: Printed, where: str
 ) -> Iterator[ReportedSpread]:
     """The values of an expression: one for a number or an operation, one per cell for a selector."""
-    if isinstance(expression, int | float) and not isinstance(expression, bool):
-        yield exactly(expression)
-    elif not isinstance(expression, dict) or not expression:
-        raise UserError(f"{where}: {expression!r} is not a number, a selector or one of {', '.join(OPERATIONS)}")
-    elif next(iter(expression)) in OPERATIONS:
-        if len(expression) > 1 or not isinstance(next(iter(expression.values())), list):
-            raise UserError(f"{where}: {expression!r} is not one operation on a list")
-        ((operation, operands),) = expression.items()
+    if not isinstance(expression, dict):
+        number = Fraction(str(expression))
+        yield ReportedSpread(number, number, number)
+    elif (operation := next(iter(expression))) in OPERATIONS:
+        operands = expression[operation]
         if operation == "count":
-            yield exactly(sum(len(_sources(reported, name, operand, cell, where)) for operand in operands))
+            number = Fraction(sum(len(_sources(reported, name, operand, cell, where)) for operand in operands))
+            yield ReportedSpread(number, number, number)
         else:
-            inputs = [value for operand in operands for value in _values(reported, exact, name, operand, cell, where)]
-            yield combine(operation, inputs, f"{where}.{operation}")
+            yield combine(operation, [v for part in operands for v in _values(reported, exact, name, part, cell, where)])
     else:
+        table = reported.tables[expression.get(TABLE, name)]
         for source in _sources(reported, name, expression, cell, where):
-            other = expression.get(TABLE, name)
-            if (other, source.row, source.column) in exact:
-                yield exactly(exact[other, source.row, source.column])
+            if (number := exact.get((table.table, source.row, source.column))) is not None:
+                yield ReportedSpread(number, number, number)
             elif source.value is not None:
-                table = reported.tables[other]
                 value, slack = Fraction(str(source.value)), Fraction(0 if table.exact else 1, 2 * 10**table.decimals)
                 yield ReportedSpread(value - slack, value, value + slack)
             elif expression.get(LOST) != "skip":
                 raise UserError(f"{where}: {source.row}, {source.column} has no figure; `lost: skip` leaves such cells out")
 
 
-def _sources(reported: Reported, name: str, selector: Any, cell: Printed, where: str) -> list[Printed]:
+def _sources(reported: Reported, name: str, selector: Mapping[str, Any], cell: Printed, where: str) -> list[Printed]:
     """The cells of a selector, relative to the checked cell: axes that it does not name keep the cell's own value."""
-    if not isinstance(selector, dict):
-        raise UserError(f"{where}: {selector!r} is not a selector")
     other = selector.get(TABLE, name)
-    if other not in reported.tables:
-        raise UserError(f"{where}: no table {other!r}: {near(str(other), reported.tables)}")
-    inherited = {axis: value for axis, value in cell.at.items() if axis in reported.tables[other].axes}
+    inherited = {axis: value for axis, value in cell.at.items() if axis in reported.table(other).axes}
     named = {axis: value for axis, value in selector.items() if axis not in (TABLE, LOST)}
     return _cells(reported, other, inherited | named, where)
 
 
-def combine(operation: str, values: list[ReportedSpread], where: str) -> ReportedSpread:
+def combine(operation: str, values: list[ReportedSpread]) -> ReportedSpread:
     """`sum`, `mean`, `minus` (two), `times` or `ratio` (two) of values, with the widest range that theirs allow."""
-    if not values or (operation in ("minus", "ratio") and len(values) != 2):
-        raise UserError(f"{where}: {'values are' if not values else 'two values are'} needed, {len(values)} given")
     total = values[0]
     for value in values[1:]:
         if operation in ("sum", "mean"):
@@ -257,8 +215,6 @@ def combine(operation: str, values: list[ReportedSpread], where: str) -> Reporte
             total = ReportedSpread(total.low - value.high, total.mid - value.mid, total.high - value.low)
         else:
             if operation == "ratio":
-                if value.low <= 0 <= value.high:
-                    raise UserError(f"{where}: the divisor may be 0")
                 value = ReportedSpread(1 / value.high, 1 / value.mid, 1 / value.low)
             corners = [a * b for a in (total.low, total.high) for b in (value.low, value.high)]
             total = ReportedSpread(min(corners), total.mid * value.mid, max(corners))

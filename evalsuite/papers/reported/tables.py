@@ -62,8 +62,6 @@ class Rule(Settings):
     def _one_relation(self) -> Rule:
         if sum(getattr(self, name) is not None for name in RELATIONS) != 1:
             raise ValueError(f"exactly one of {', '.join(RELATIONS)} is needed")
-        if self.items is not None and self.multiple_of is None and self.share_of is None:
-            raise ValueError("items: for multiple_of and share_of only")
         return self
 
     @property
@@ -143,27 +141,22 @@ class ReportedTable(Settings):
 
     @model_validator(mode="after")
     def _rows_fit(self) -> ReportedTable:
-        row_names: list[list[Any]] = []
         for index, row in enumerate(self.rows):
             heads, figures = row[: len(self.heads)], row[len(self.heads) :]
-            where = f"rows.{index} ({', '.join(str(head) for head in heads)})"
-            if not all(isinstance(head, str) for head in heads) or heads in row_names:
+            where = f"rows.{index} ({', '.join(map(str, heads))})"
+            if not all(isinstance(head, str) for head in heads) or any(heads == row[: len(heads)] for row in self.rows[:index]):
                 raise ValueError(f"{where}: a row starts with its own {', '.join(self.heads)}, each a name")
             if len(figures) != len(self.columns):
                 raise ValueError(f"{where}: {len(figures)} cells for {len(self.columns)} columns")
-            row_names.append(heads)
             for column, figure in zip(self.columns, figures, strict=True):
-                self._check_cell(f"{where}, {column}", figure)
+                numbers = figure if isinstance(figure, list) else [figure]
+                if isinstance(figure, list) != bool(self.parts) or len(numbers) != (len(self.parts) or 1):
+                    raise ValueError(f"{where}, {column}: {figure!r} is not {' and '.join(self.parts) or 'one number'}")
+                for number in (number for number in numbers if number is not None):
+                    if isinstance(number, str) or (exact := Decimal(str(number))) != round(exact, self.decimals):
+                        problem = f"{number!r} is not a number of at most {self.decimals} decimals"
+                        raise ValueError(f"{where}, {column}: {problem}")
         return self
-
-    def _check_cell(self, where: str, figure: Any) -> None:
-        numbers = figure if isinstance(figure, list) else [figure]
-        if isinstance(figure, list) != bool(self.parts) or len(numbers) != (len(self.parts) or 1):
-            raise ValueError(f"{where}: {figure!r} is not {' and '.join(self.parts) or 'one number'}")
-        for number in numbers:
-            exact = Decimal(0) if number is None or isinstance(number, str) else Decimal(str(number))
-            if isinstance(number, str) or exact != round(exact, self.decimals):
-                raise ValueError(f"{where}: {number!r} is not a number of at most {self.decimals} decimals")
 
     @property
     def axes(self) -> list[str]:
@@ -188,8 +181,6 @@ class Reported:
         self.tables: dict[str, ReportedTable] = {}
         self.files: dict[str, Path] = {}
         for path, table in sorted(files.items(), key=lambda item: (len(item[1].table), item[1].table)):
-            if table.paper != paper:
-                raise UserError(f"{path}: paper: {table.paper!r} in the folder of {paper!r}")
             if table.table in self.tables:
                 raise UserError(f"{path}: table: {table.table!r} is also in {self.files[table.table]}")
             self.tables[table.table], self.files[table.table] = table, path
@@ -221,6 +212,13 @@ class Reported:
                 raise UserError(f"{where}: table {name} has no {axis} {unknown!r}: {near(str(unknown), valid)}")
         narrow = [(axis, names) for axis, names in wanted.items() if "*" not in names]
         return [cell for cell in self.cells[name] if all(cell.at[axis] in names for axis, names in narrow)]
+
+    def cell(self, name: str, at: Mapping[str, str], where: str) -> Printed | None:
+        """The single cell that a selector names, if any. Raises `UserError` if it names several."""
+        cells = self.select(name, at, where)
+        if len(cells) > 1:
+            raise UserError(f"{where}: {at} names {len(cells)} cells of table {name}: more axes are needed")
+        return cells[0] if cells else None
 
 
 def load_reported(name: str = "esc_eval") -> Reported:

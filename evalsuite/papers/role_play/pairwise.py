@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import combinations
 
 from core.errors import UserError
 from core.judge_prompts import transcript
-from core.prompts import PromptPack, load_pack
-from core.records import LOST, Annotator, Dialogue, Identifier, Message, Order, Preference, Record, Verdict
+from core.prompts import load_pack
+from core.records import LOST, Dialogue, Order, Preference, Verdict
 from core.tables import Table
 from evalsuite.papers.role_play.seekers import ROLE_PLAY, Field, claim
 from evalsuite.papers.role_play.win_rates import Choice, Mode, Words, win_rate_tables
@@ -30,15 +29,10 @@ CHOICES = ("1", "2", "tie")
 TEMPLATES = ("pairwise_system.j2", "pairwise.j2")
 
 
-class PairAnswer(Record):
+class PairAnswer(Preference):
     """One answer on two dialogues shown in one order; `verdict` is null if it could not be read or was not given."""
 
-    dialogue_a: Identifier
-    dialogue_b: Identifier
-    annotator: Annotator
-    question: str
-    verdict: Verdict | None
-    order: Order
+    verdict: Verdict | None  # type: ignore[assignment]
     raw: str = ""
     failure: str | None = None
 
@@ -47,28 +41,15 @@ class PairAnswer(Record):
         return None if self.verdict is None else Preference.model_validate(self.model_dump(exclude={"raw", "failure"}))
 
 
-def given_answers(preferences: Sequence[Preference]) -> list[PairAnswer]:
-    """Preferences from elsewhere as answers. Raises `UserError` for answers on several questions."""
-    questions = sorted({preference.question for preference in preferences})
-    if len(questions) > 1:
-        raise UserError(f"preferences on several questions: {', '.join(questions[:5])}; give one file per question")
-    return [PairAnswer.model_validate(preference.model_dump()) for preference in preferences]
-
-
 # --- which pairs ------------------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Pair:
-    """Two seekers' dialogues on the same card or profile; simulated ones with the same supporter in the same trial."""
-
-    a: Dialogue
-    b: Dialogue
+Pair = tuple[Dialogue, Dialogue]
 
 
 def pairs_of(seekers: Field) -> tuple[list[Pair], Counter[str]]:
-    """Every pair, card by card, and how many dialogues of each seeker are left out because they have no exchange or a server
-    failed. Raises `UserError` if there is no pair at all."""
+    """Pairs of two seekers' dialogues on the same card or profile, simulated ones with the same supporter in the same trial;
+    and how many dialogues of each seeker are left out because they have no exchange or a server failed. Raises `UserError` if
+    there is no pair at all."""
     by_card: dict[str, list[Dialogue]] = defaultdict(list)
     left_out: Counter[str] = Counter()
     for dialogue in seekers.dialogues:
@@ -77,7 +58,7 @@ def pairs_of(seekers: Field) -> tuple[list[Pair], Counter[str]]:
         else:
             by_card[seekers.cards[dialogue.id].id].append(dialogue)
     pairs = [
-        Pair(a, b)
+        (a, b)
         for dialogues in by_card.values()
         for a, b in combinations(dialogues, 2)
         if seeker_of(a) != seeker_of(b)
@@ -95,22 +76,11 @@ def shown(pair: Pair, mode: Mode) -> tuple[str, str]:
     They begin with the seeker's first line: what the supporter says before is fixed in simulations and absent in corpora. In
     native mode the longer chat is cut to the number of turns of the shorter one, so that length does not tell them apart.
     """
-    dialogues = pair.a, pair.b
-    starts = [next(place for place, turn in enumerate(d.turns) if turn.role == "seeker") for d in dialogues]
-    turns = [dialogue.turns[start:] for dialogue, start in zip(dialogues, starts, strict=True)]
+    starts = [next(place for place, turn in enumerate(d.turns) if turn.role == "seeker") for d in pair]
+    turns = [dialogue.turns[start:] for dialogue, start in zip(pair, starts, strict=True)]
     length = min(map(len, turns)) if mode == "native" else None
-    a, b = (transcript(d.model_copy(update={"turns": part[:length]})) for d, part in zip(dialogues, turns, strict=True))
+    a, b = (transcript(d.model_copy(update={"turns": part[:length]})) for d, part in zip(pair, turns, strict=True))
     return a, b
-
-
-def messages(prompts: PromptPack, pair: Pair, order: Order, mode: Mode) -> list[Message]:
-    """The judge's prompt for a pair in one order."""
-    texts, language = shown(pair, mode), pair.a.language
-    first, second = texts if order == "ab" else texts[::-1]
-    return [
-        {"role": "system", "content": prompts.render(language, TEMPLATES[0])},
-        {"role": "user", "content": prompts.render(language, TEMPLATES[1], first=first, second=second)},
-    ]
 
 
 # --- asking -----------------------------------------------------------------------------------------------------------------
@@ -130,16 +100,19 @@ def compare_seekers(runner: Runner, seekers: Field, pairs: Sequence[Pair]) -> li
     resolved, pack = runner.resolved, runner.resolved.judge_pack
     spec, mode = resolved.models.judge, resolved.config.mode
     prompts = load_pack(pack)  # not `judge_prompts`: the pack need not have prompts for scores
-    prompts.require({pair.a.language for pair in pairs}, TEMPLATES)
+    prompts.require({a.language for a, _ in pairs}, TEMPLATES)
     settings = {"mode": mode, "judge": identity(spec), "question": QUESTION}
     settings["prompts"] = {"pack": pack, "fingerprint": prompts.fingerprint()}
     claim(runner.run, "pairwise", settings, seekers)
 
     async def answer(client: ChatClient, job: tuple[Pair, Order]) -> PairAnswer:
         pair, order = job
-        sample = {"dialogue_a": pair.a.id, "dialogue_b": pair.b.id, "order": order, "question": QUESTION}
+        first, second = shown(pair, mode) if order == "ab" else shown(pair, mode)[::-1]
+        values: dict[str, dict[str, str]] = {"pairwise_system.j2": {}, "pairwise.j2": {"first": first, "second": second}}
+        system, user = (prompts.render(pair[0].language, name, **value) for name, value in values.items())
+        sample = {"dialogue_a": pair[0].id, "dialogue_b": pair[1].id, "order": order, "question": QUESTION}
         question = Question(
-            messages(prompts, pair, order, mode),
+            [{"role": "system", "content": system}, {"role": "user", "content": user}],
             sample=sample,
             sampling=spec.sampling,
             served_name=spec.served_name(),
@@ -169,7 +142,7 @@ WORDS = Words("role_play", "seeker", "cards", ROLE_PLAY)
 TITLES = {QUESTION: "Closer to a human"}
 
 
-def choices_of(answers: Sequence[PairAnswer], dialogues: Sequence[Dialogue]) -> list[Choice]:
+def choices_of(answers: Sequence[Preference], dialogues: Sequence[Dialogue]) -> list[Choice]:
     """Answers on these dialogues as choices between their seekers. Raises `UserError` for a dialogue that is not given, and
     two dialogues of one seeker or on different cards (or profiles)."""
     by_id = {dialogue.id: dialogue for dialogue in dialogues}
@@ -183,13 +156,18 @@ def choices_of(answers: Sequence[PairAnswer], dialogues: Sequence[Dialogue]) -> 
         if person is None or person != other:
             persons = f"{person or 'none'} and {other or 'none'}"
             raise UserError(f"{where}: card_id or profile_id: {persons}; both dialogues of a pair need the same")
-        first, lost = seeker_of(a if answer.order == "ab" else b), answer.failure in LOST
-        choice = Choice(a.language, person, seeker_of(a), seeker_of(b), answer.verdict, first=first, lost=lost)
-        choice = replace(choice, annotator=answer.annotator, question=answer.question, outputs=(a.id, b.id))
+        choice = Choice(
+            *(a.language, person, seeker_of(a), seeker_of(b), answer.verdict),
+            annotator=answer.annotator,
+            question=answer.question,
+            outputs=(a.id, b.id),
+            first=seeker_of(a if answer.order == "ab" else b),
+            lost=isinstance(answer, PairAnswer) and answer.failure in LOST,
+        )
         choices.append(choice.sorted())
     return choices
 
 
-def pairwise_tables(answers: Sequence[PairAnswer], dialogues: Sequence[Dialogue], mode: Mode) -> list[Table]:
+def pairwise_tables(answers: Sequence[Preference], dialogues: Sequence[Dialogue], mode: Mode) -> list[Table]:
     """Win rates of every seeker, every pair of seekers, and the effect of the order shown (figure 3, and beyond)."""
     return [*win_rate_tables(choices_of(answers, dialogues), mode, WORDS, TITLES)]

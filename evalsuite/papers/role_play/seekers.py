@@ -24,7 +24,7 @@ from core.statistics.bootstrap import SMOOTHED, scale_levels
 from core.statistics.means import exact_mean
 from core.tables import Cell, Estimate, Table
 from data_prep.played import Played, load_played
-from data_prep.scores.human import check_scale, read_dialogues
+from data_prep.scores.human import read_dialogues
 from evalsuite.runner.engine import Runner
 from evalsuite.runs import shards
 from evalsuite.runs.folder import Run
@@ -73,24 +73,24 @@ def read_field(
     simulated dialogue whose card is missing, two cards made from one dialogue, a seeker without any dialogue, and a folder
     with only a part of a run.
     """
-    shared_cards = list(load_played(card_files, profile_files).values())
+    shared_cards = load_played(card_files, profile_files).values()
     compared, names = Field(), []
     for place in places:
         name, _, where = place.partition("=")
         if not where or not _NAME.fullmatch(name):
             raise UserError(f"--seeker {place!r}: expected NAME=RUN_FOLDER or NAME=FILE.jsonl; no colon or slash in NAME")
         names.append(name)
-        folder, cards = Path(where), shared_cards
+        folder, cards = Path(where), [*shared_cards]
         if folder.is_dir():
             shards.whole(folder, needed=False)
-            cards = [*shared_cards, *read_people(folder)]
+            cards += read_people(folder)
             dialogues = read_dialogues([folder / "dialogues.jsonl"])
         elif "dialogue" in first_object(folder, "dialogues"):  # a support corpus, as `python -m data_prep read` writes it
             dialogues = [item.dialogue for item in read_jsonl(folder, SupportDialogue, "dialogues")]
             check_unique(folder, (dialogue.id for dialogue in dialogues), "dialogue ids")
         else:
             dialogues = read_dialogues([folder])
-        _place(compared, name, where, [d for d in dialogues if languages is None or d.language in languages], Cards(cards))
+        _place(compared, name, where, [d for d in dialogues if languages is None or d.language in languages], cards)
     check_unique("--seeker", names, "seeker names")
     if limit is not None:
         seekers: dict[tuple[Language, str], set[str]] = defaultdict(set)  # (language, card) → its seekers
@@ -104,41 +104,30 @@ def read_field(
     return compared
 
 
-class Cards:
-    """Cards and profiles by id, and by the dialogue that they were made from. Raises `UserError` if two share an id."""
-
-    def __init__(self, cards: Iterable[Played]) -> None:
-        self.by_id: dict[str, Played] = {}
-        self.by_source: dict[tuple[str, str], list[Played]] = defaultdict(list)
-        for card in cards:
-            if self.by_id.setdefault(card.id, card) != card:
-                kind = "role card" if isinstance(card, RoleCard) else "profile"
-                raise UserError(f"{kind} {card.id} is given twice with other contents")
-            if card.source_id is not None and card not in self.by_source[card.source, card.source_id]:
-                self.by_source[card.source, card.source_id].append(card)
-
-    def of(self, dialogue: Dialogue, where: str) -> Played | None:
-        """A dialogue's card or profile; None for an imported one that no card was made from. Errors: see `read_field`."""
-        id = dialogue.card_id or dialogue.profile_id
-        if id is not None:
-            if id not in self.by_id:
-                kind, option = ("role card", "--cards") if dialogue.card_id else ("profile", "--profiles")
-                raise UserError(f"{where}: dialogue {dialogue.id}: no {kind} {id!r}; give its file with {option}")
-            return self.by_id[id]
-        cards = self.by_source.get((dialogue.source, dialogue.source_id or ""), [])
-        if len(cards) > 1:
-            listed = ", ".join(card.id for card in cards[:3])
-            raise UserError(f"{where}: dialogue {dialogue.id}: several cards were made from it ({listed}); set its card_id")
-        return cards[0] if cards else None
-
-
-def _place(compared: Field, name: str, where: str, dialogues: Sequence[Dialogue], cards: Cards) -> None:
+def _place(compared: Field, name: str, where: str, dialogues: Sequence[Dialogue], cards: Iterable[Played]) -> None:
+    """Add a seeker's dialogues, each with its card or profile. Errors: see `read_field`."""
+    by_id: dict[str, Played] = {}
+    for card in cards:
+        if by_id.setdefault(card.id, card) != card:
+            kind = "role card" if isinstance(card, RoleCard) else "profile"
+            raise UserError(f"{kind} {card.id} is given twice with other contents")
+    by_source = group_by(by_id.values(), lambda card: (card.source, card.source_id))
     before = len(compared.dialogues)
     for dialogue in dialogues:
-        card = cards.of(dialogue, where)
-        if card is None:
-            compared.unplaced[name] += 1
-            continue
+        if (id := dialogue.card_id or dialogue.profile_id) is not None:
+            if id not in by_id:
+                kind, option = ("role card", "--cards") if dialogue.card_id else ("profile", "--profiles")
+                raise UserError(f"{where}: dialogue {dialogue.id}: no {kind} {id!r}; give its file with {option}")
+            card = by_id[id]
+        else:  # imported: that of the card which was made from it
+            own = by_source.get((dialogue.source, dialogue.source_id), []) if dialogue.source_id else []
+            if len(own) > 1:
+                listed = ", ".join(card.id for card in own[:3])
+                raise UserError(f"{where}: dialogue {dialogue.id}: several cards were made from it ({listed}); set its card_id")
+            if not own:
+                compared.unplaced[name] += 1
+                continue
+            card = own[0]
         field = "card_id" if isinstance(card, RoleCard) else "profile_id"
         renamed = dialogue.model_copy(update={"id": f"{name}:{dialogue.id}", "simulator": name, field: card.id})
         compared.dialogues.append(renamed)
@@ -168,7 +157,7 @@ def score_seekers(runner: Runner, seekers: Field) -> list[Judgement]:
     if profiles := sorted({card.id for card in seekers.cards.values() if not isinstance(card, RoleCard)}):
         raise UserError(
             f"{profiles[0]} is a profile: rubric {resolved.rubric.name} rates seekers against role cards; "
-            "`esc-eval paper pairwise` compares seekers of profiles"
+            "`--pairs` compares seekers of profiles"
         )
 
     async def judged(client: ChatClient, dialogue: Dialogue) -> list[Judgement]:
@@ -193,18 +182,12 @@ class _SeekerRating(NamedTuple):
 
 def _ratings(judgements: Sequence[Judgement], scores: Sequence[HumanScore], rubric: Rubric) -> Iterator[_SeekerRating]:
     for judgement in checked(judgements, rubric):
-        unanswered = judgement.lost or judgement.unasked
-        scorer, dialogue = scorer_of(judgement).name, judgement.dialogue_id
-        yield _SeekerRating(scorer, dialogue, judgement.dimension, judgement.value, unanswered)
+        scorer, unanswered = scorer_of(judgement).name, judgement.lost or judgement.unasked
+        yield _SeekerRating(scorer, judgement.dialogue_id, judgement.dimension, judgement.value, unanswered)
     human = [score for score in scores if score.rubric == rubric.name]
     count = len({score.annotator for score in human})
     people = f"people ({count} {'annotator' if count == 1 else 'annotators'})"
-    for score in human:
-        if score.dimension not in rubric.dimensions:
-            where = f"score of dialogue {score.dialogue_id} by {score.annotator}"
-            raise UserError(f"{where}: dimension: {score.dimension!r} is not in rubric {rubric.name}")
-        check_scale(score, rubric)
-        yield _SeekerRating(people, score.dialogue_id, score.dimension, score.value)
+    yield from (_SeekerRating(people, score.dialogue_id, score.dimension, score.value) for score in human)
 
 
 def role_play_tables(
@@ -214,8 +197,8 @@ def role_play_tables(
 
     A score s becomes (s − min) / (max − min) × 10, so on 0–2 the mean × 5. If the metrics' scales differ, the average is on
     0–10 only. A dialogue's annotators, repeats and turns are averaged first; each judge has its own rows, people share theirs.
-    Records on other rubrics are skipped. Raises `UserError` for a score off the rubric or of a dialogue that is not given, and
-    if there is no score on this rubric.
+    Records on other rubrics are skipped. Raises `UserError` for a verdict off the rubric, a score of a dialogue that is not
+    given, and if there is no score on this rubric. People's scores are checked where they are read.
     """
     by_id = {dialogue.id: dialogue for dialogue in dialogues}
     groups: dict[tuple[Language, str, str], list[_SeekerRating]] = defaultdict(list)
@@ -270,5 +253,5 @@ def _row(
     if shared is None:
         return seeker, scorer, *cells, read
     bounds = (average.mean, average.low, average.high)
-    mean, least, most = (None if x is None else shared.min + x * shared.span / PRINTED for x in bounds)
-    return seeker, scorer, *cells, Estimate(mean, least, most, average.n), read
+    unprinted = (None if x is None else shared.min + x * shared.span / PRINTED for x in bounds)
+    return seeker, scorer, *cells, Estimate(*unprinted, average.n), read

@@ -107,7 +107,7 @@ def results(
 ) -> None:
     """Show raters' progress, attention checks, repeated items and agreement so far; with --out, write the answers as records.
 
-    `agree` and `leaderboard` read OUT/scores.jsonl, `paper pairwise` preferences.jsonl and choices.csv. accepted.jsonl has the
+    `agree` and `leaderboard` read OUT/scores.jsonl, `paper role-play` preferences.jsonl and choices.csv. accepted.jsonl has the
     scores after reviews or a second round, whose own scores are in final.jsonl; control.csv has repeated items, attention
     checks, reviews and answers "cannot judge", which are not among the scores.
     """

@@ -205,7 +205,7 @@ def _choices(
     questions = {name: dict.fromkeys(PAPER_LANGUAGES, text) for name, text in design.questions.items()}
     if seekers:
         field = read_field(seekers, cards, None, profile_files=profiles)
-        pairs = [(pair.a, pair.b) for pair in pairs_of(field)[0]]
+        pairs, _ = pairs_of(field)
         systems = {dialogue.id: seeker_of(dialogue) for dialogue in field.dialogues}
         people = {card.id: card for card in field.cards.values()}
         played = {dialogue.id: played_text(dialogue, people) for pair in pairs for dialogue in pair}
