@@ -22,7 +22,7 @@ from data_prep.role_play.mix import RoleSftConfig
 from data_prep.sources import CorpusList, Quotas
 from evalsuite.checks.risk import load_lexicon
 from evalsuite.checks.shared_bases import Families
-from evalsuite.papers.ecdbench.plan import load_layout
+from evalsuite.papers.ecdbench.plan import layout_of
 from evalsuite.papers.ecdbench.registry import load_benchmark, load_models
 from evalsuite.papers.feel.panel import load_feel_config
 from evalsuite.papers.reported.tables import load_reported
@@ -78,7 +78,7 @@ PARSERS: dict[str, Callable[[Path], object]] = {
     "data/corpora.yaml": lambda path: read_yaml(path, CorpusList, "list of corpora"),
     "data/role_*.yaml": lambda path: read_yaml(path, RoleSftConfig, "role-play mix"),
     "data/table5.yaml": lambda path: read_yaml(path, Quotas, "quotas"),
-    "ecdbench/local.yaml": load_layout,
+    "ecdbench/local.yaml": lambda path: layout_of(None),
     "ecdbench/models.yaml": lambda path: load_models(path.stem),
     "ecdbench/registry.yaml": lambda path: load_benchmark(path.parent.name),
     "ecdbench/tasks/*.yaml": lambda path: load_yaml(path, "task"),  # more in tests/evalsuite/test_ecdbench_files.py

@@ -166,33 +166,34 @@ def two_models(tmp_path: Path) -> Path:
     return write_all(tmp_path / "two.jsonl", records)
 
 
+def board_of(out: Any) -> list[dict[str, Any]]:
+    board = out["tables"][0]
+    return [dict(zip(board["columns"], row, strict=True)) for row in board["rows"]]
+
+
 def test_aggregate_gives_null_with_the_reason_beside_a_partial_total(tmp_path: Path) -> None:
-    figures = call("table", "--scores", two_models(tmp_path))["models"]
-    first = figures[0]
-    total = first["total"]
-    assert total["listed"] is None and total["algorithm_5"] is None
-    assert "Companionship Capability: no score" in total["reasons"]
-    assert len(set(total["reasons"])) == len(total["reasons"]), "the gate's gaps are told once"
+    out = call("table", "--scores", two_models(tmp_path))
+    first = next(row for row in board_of(out) if row["model"] == "<b>a</b>")
+    assert first["total as listed"] is None and first["total by algorithm 5"] is None and first["gate"] == "unknown"
+    (reasons,) = [note for note in out["notes"] if note.startswith("<b>a</b> has no total: ")]
+    assert "total: Values, low: no score; Safety: no score; " in reasons and reasons.endswith("and 10 more.")
     # wic is alone in its sub-capability, as EmoBench's task is: 40 and 30, weighed 0.3 and 0.4.
-    assert total["partial"]["listed"] == pytest.approx((0.3 * 40 + 0.4 * 30) / 0.7)
+    assert first["partial"]["mean"] == pytest.approx((0.3 * 40 + 0.4 * 30) / 0.7)
     # Shares: NLU is 1 of 4, medium 0.6 of it, wic 1 of 3; recognition 1 of 5, high 0.15 of it, EmoBench's task 1 of 2.
-    assert total["partial"]["share"] == pytest.approx(0.3 * 0.6 / 3 / 4 + 0.4 * 0.15 / 2 / 5)
-    assert first["gate"]["passed"] is None and first["gate"]["partial"] == pytest.approx(70), "an unread answer is wrong"
-    assert first["gate"]["passing_draws"] is None, "most of the gate is missing"
-    low, high = total["interval"]
-    assert low < total["partial"]["listed"] < high
-    zero = call("table", "--scores", two_models(tmp_path), "--missing", "zero", "--model", "b")["models"][0]["total"]
-    as_zero = 0.3 * 0.6 * 20 / 4 + 0.4 * 0.15 * 15 / 5
-    assert zero["listed"] is None and zero["partial"]["listed"] == pytest.approx(as_zero)
-    assert zero["interval"][0] < as_zero < zero["interval"][1]
+    assert first["share %"] == pytest.approx(100 * (0.3 * 0.6 / 3 / 4 + 0.4 * 0.15 / 2 / 5))
+    assert first[list(first)[-4]]["mean"] == pytest.approx(70), "of the gate: an unread answer is wrong"
+    assert first["partial"]["low"] < first["partial"]["mean"] < first["partial"]["high"]
+    (zero,) = board_of(call("table", "--scores", two_models(tmp_path), "--missing", "zero", "--model", "b"))
+    as_zero, total = 0.3 * 0.6 * 20 / 4 + 0.4 * 0.15 * 15 / 5, zero["total, missing as 0"]
+    assert zero["total as listed"] is None and total["mean"] == pytest.approx(as_zero)
+    assert total["low"] < as_zero < total["high"]
 
 
 @pytest.mark.slow
 def test_leaderboard_of_two_on_partial_scores_and_its_page(tmp_path: Path) -> None:
     page = tmp_path / "out" / "ecdbench.html"
     out = call("table", "--scores", two_models(tmp_path), "--out", tmp_path / "out")
-    board = out["tables"][0]
-    rows = [dict(zip(board["columns"], row, strict=True)) for row in board["rows"]]
+    board, rows = out["tables"][0], board_of(out)
     assert "partial scores only" in board["title"] and "Scores are partial if parts are missing" in page.read_text()
     assert [(row["model"], row["rank"]) for row in rows] == [("b", 1), ("<b>a</b>", 2)]
     text = re.sub(r"<script>.*?</script>", "", page.read_text(), flags=re.S)  # all but the code
@@ -217,12 +218,10 @@ def test_models_that_rest_on_different_parts_are_not_ranked(tmp_path: Path) -> N
 def test_explain_goes_down_to_single_items(tmp_path: Path) -> None:
     scores = two_models(tmp_path)
     found = call("table", "--scores", scores, "--model", "b", "--node", "safetybench_1")
-    method = found["tree"]["children"][0]
-    assert (
-        method["items"] == {"99": None, **dict.fromkeys(("70", "71", "72", "73"), 0)}
-        and method["unread"] == 1
-        and method["raw"] == pytest.approx(0.7)
-    )
+    places, items = found["tables"]
+    method = dict(zip(places["columns"], places["rows"][-1], strict=True))
+    assert [row[2:] for row in items["rows"]] == [["99", None], *([str(n), 0] for n in range(70, 74))]
+    assert method["unread"] == 1 and method["raw"] == pytest.approx(0.7)
     with pytest.raises(UserError, match="--node: 2 models have scores; name one with --model: <b>a</b>, b"):
         call("table", "--scores", scores, "--node", "total")
     with pytest.raises(UserError, match="--node: no part 'wick': did you mean wic"):
@@ -236,10 +235,10 @@ def test_another_benchmark_in_yaml_runs_through_every_verb(tmp_path: Path) -> No
         tmp_path / "s.jsonl", [{"node": "safe", "value": 60}, {"node": "base", "value": 50}, {"node": "heart", "value": 75}]
     )
     found = call("table", "--scores", scores, "--benchmark", own)
-    (figures,) = found["models"]
-    assert figures["total"]["algorithm_5"] == pytest.approx(65) and figures["gate"]["passed"] is True
-    assert found["tables"][0]["rows"][0][1] == 1
-    assert call("table", "--scores", scores, "--benchmark", own, "--node", "base")["tree"]["score"] == 50
+    (row,) = board_of(found)
+    assert (row["total by algorithm 5"], row["gate"], row["rank"]) == (pytest.approx(65), "passed", 1)
+    (places,) = call("table", "--scores", scores, "--benchmark", own, "--node", "base")["tables"]
+    assert places["rows"][0][3] == 50
     assert [table["key"] for table in call("table", "--benchmark", own)["tables"]] == ["registry", "metrics"]
     with pytest.raises(UserError, match="--published is ECDBench's table 5"):
         call("table", "--published", "--benchmark", own)

@@ -9,7 +9,7 @@ import pytest
 
 from core.errors import UserError
 from evalsuite.papers.ecdbench.forms import FORMS
-from evalsuite.papers.ecdbench.plan import Part, load_layout, plan_tasks, read_dataset, read_part
+from evalsuite.papers.ecdbench.plan import Part, layout_of, plan_tasks, read_dataset, read_parts
 from evalsuite.papers.ecdbench.registry import Benchmark, load_benchmark
 from tests.conftest import EscEval
 from tests.ecdbench_corpora import AFFECTS, lines, memory, released, stereo, unreleased, write
@@ -106,7 +106,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_dataset_of_the_registry_has_a_reader_and_a_sample(ecdbench: Benchmark, published: Path) -> None:
-    layout = load_layout(None)
+    layout = layout_of(None)
     assert layout.datasets.keys() == ecdbench.datasets.keys()
     assert {part.form for parts in layout.datasets.values() for part in parts} | {"documents"} == FORMS.keys()
     plan = plan_tasks(ecdbench, layout, published, None, hub=False)
@@ -121,20 +121,13 @@ def test_every_dataset_of_the_registry_has_a_reader_and_a_sample(ecdbench: Bench
 
 
 def test_own_forms(tmp_path: Path) -> None:
-    docs, _ = read_part(
-        *given(tmp_path / "d", "documents", {"a.jsonl": lines({"text": "一篇"}, {"text": "A", "language": "en"})})
+    ((_, docs, _),) = read_parts(
+        [given(tmp_path / "d", "documents", {"a.jsonl": lines({"text": "一篇"}, {"text": "A", "language": "en"})})]
     )
     assert docs == [{"text": "一篇", "language": "zh"}, {"text": "A", "language": "en"}]
-    docs, _ = read_part(*given(tmp_path / "i", "items", {"a.jsonl": lines({"text": "1+1", "choices": ["1", "2"], "gold": 1})}))
+    item = lines({"text": "1+1", "choices": ["1", "2"], "gold": 1})
+    ((_, docs, _),) = read_parts([given(tmp_path / "i", "items", {"a.jsonl": item})])
     assert docs == [{"text": "1+1", "choices": ["1", "2"], "gold": [1]}]
-    theirs = {"user_profile": "a cook", "question": "q", "chosen": "yes", "rejected": "no"}
-    part, paths = given(tmp_path / "p", "preference", {"a.jsonl": lines(theirs)})
-    renamed = part.model_copy(update={"fields": {"profile": "user_profile"}})
-    assert read_part(renamed, paths)[0][0]["profile"] == "a cook"
-    with pytest.raises(UserError, match=r"a\.jsonl:1: profile"):
-        read_part(part, paths)
-    with pytest.raises(UserError, match=r"a\.jsonl:1: person: missing \(the layout's `fields` names it\)"):
-        read_part(part.model_copy(update={"fields": {"profile": "person"}}), paths)
 
 
 # Form → files, what the one line must say.
@@ -222,14 +215,14 @@ BAD = [
 @pytest.mark.parametrize(("form", "files", "said"), BAD)
 def test_bad_files_are_one_clear_line(tmp_path: Path, form: str, files: dict[str, str | bytes], said: str) -> None:
     with pytest.raises(UserError, match=said) as error:
-        read_part(*given(tmp_path / form, form, files))
+        read_parts([given(tmp_path / form, form, files)])
     assert "\n" not in str(error.value)
 
 
 def test_a_layout_stays_below_the_data_folder(tmp_path: Path) -> None:
-    (tmp_path / "l.yaml").write_text("datasets:\n  piqa:\n  - {task: piqa, form: piqa, files: [/valid.jsonl]}\n")
-    with pytest.raises(UserError, match=r"l\.yaml: datasets\.piqa: files: /valid\.jsonl is not below the data folder"):
-        load_layout(tmp_path / "l.yaml")
+    (tmp_path / "layout.yaml").write_text("datasets:\n  piqa:\n  - {task: piqa, form: piqa, files: [/valid.jsonl]}\n")
+    with pytest.raises(UserError, match=r"layout\.yaml: datasets\.piqa: files: /valid\.jsonl is not below the data folder"):
+        layout_of(tmp_path)
 
 
 def test_a_form_that_measures_nothing_is_refused_before_any_call(ecdbench: Benchmark, published: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
 from core.grouping import group_by
 from evalsuite.papers.ecdbench import tasks as running
-from evalsuite.papers.ecdbench.plan import Part, load_layout, plan_tasks, read_dataset
+from evalsuite.papers.ecdbench.plan import Part, layout_of, plan_tasks, read_dataset
 from evalsuite.papers.ecdbench.registry import load_benchmark
 from evalsuite.papers.ecdbench.scores import TaskScore, measure
 from evalsuite.papers.ecdbench.tasks import reciprocal_rank_by_chance
@@ -49,9 +49,9 @@ def manager() -> TaskManager:
 
 
 def ask(manager: TaskManager, name: str, docs: list[dict[str, Any]], lm: LM, limit: int = 300) -> running.AskedTask:
-    task = load_layout(None).datasets[name][0].task
+    task = layout_of(None).datasets[name][0].task
     tasks = running.local_tasks(manager, [(Part(task=task, form="items", files=["x"]), docs)])
-    return running.ask(ECDBENCH, name, tasks, lm, "m", limit, 0, False)
+    return running.ask(ECDBENCH, name, tasks, lm, "m", limit, False)
 
 
 def raw(name: str, metric: str, scores: Iterable[TaskScore]) -> float:
@@ -61,13 +61,12 @@ def raw(name: str, metric: str, scores: Iterable[TaskScore]) -> float:
 def test_the_likeliest_option_is_the_answer_and_chance_is_one_of_them(manager: TaskManager) -> None:
     docs = [{"text": f"q{i}", "choices": ["a", "b", "c"], "gold": [i % 3]} for i in range(6)]
     tasks = running.local_tasks(manager, [(Part(task="esc_items", form="items", files=["x"]), docs)])
-    asked = running.ask(ECDBENCH, "c_eval", tasks, Scripted(lambda _, option: float(option.strip() == "B")), "m", 300, 0, False)
+    asked = running.ask(ECDBENCH, "c_eval", tasks, Scripted(lambda _, option: float(option.strip() == "B")), "m", 300, False)
     assert [score.value for score in asked.scores] == [0, 1, 0, 0, 1, 0]
     assert {score.chance for score in asked.scores} == {1 / 3}
-    assert asked.majority == pytest.approx(1 / 3)
     assert [score.item for score in asked.scores] == [f"esc_items:{i}" for i in range(6)]
     preferred = running.ask(
-        ECDBENCH, "personafeedback", tasks, Scripted(lambda _, option: float("B" in option)), "m", 300, 0, False
+        ECDBENCH, "personafeedback", tasks, Scripted(lambda _, option: float("B" in option)), "m", 300, False
     )
     assert [(s.metric, s.value, s.chance) for s in preferred.scores] == [("preferred", s.value, 1 / 3) for s in asked.scores]
 
@@ -110,7 +109,7 @@ def test_bias_scores_follow_their_definitions(manager: TaskManager) -> None:
 
 
 def test_stereotypes_are_counted_as_they_are_chosen(manager: TaskManager, published: Path) -> None:
-    plan = plan_tasks(ECDBENCH, load_layout(None), published, ["stereoset"], hub=False)
+    plan = plan_tasks(ECDBENCH, layout_of(None), published, ["stereoset"], hub=False)
     ((_, docs, _),) = read_dataset(ECDBENCH, "stereoset", plan.local["stereoset"])
 
     def choosing(word: str) -> Callable[[str, str], float]:
@@ -130,21 +129,21 @@ def test_stereotypes_are_counted_as_they_are_chosen(manager: TaskManager, publis
 
 def test_answers_to_one_question_are_one_item(manager: TaskManager, published: Path) -> None:
     """a is wrong and b right, of every question. Who says yes to all finds half of what is named to be right."""
-    plan = plan_tasks(ECDBENCH, load_layout(None), published, ["multirc"], hub=False)
+    plan = plan_tasks(ECDBENCH, layout_of(None), published, ["multirc"], hub=False)
     ((_, docs, _),) = read_dataset(ECDBENCH, "multirc", plan.local["multirc"])
     yes = ask(manager, "multirc", docs, Scripted(lambda _, option: float("yes" in option)))
     assert yes.items == 3 and len(yes.scores) == 6
     assert raw("multirc", "f1_answers", yes.scores) == pytest.approx(2 / 3)  # P 0.5, R 1
     assert raw("multirc", "exact_match", yes.scores) == 0
     right = ask(manager, "multirc", docs, Scripted(lambda q, o: float(("yes" in o) == ("answer: b" in q))), limit=2)
-    assert right.items == 2 and right.available == 3 and right.majority == 0.5
+    assert right.items == 2 and right.available == 3
     assert raw("multirc", "f1_answers", right.scores) == raw("multirc", "exact_match", right.scores) == 1
     assert {score.chance for score in right.scores if score.metric == "exact_match"} == {0.25}
 
 
 def test_sessions_are_ranked_by_how_likely_they_make_the_question(manager: TaskManager, published: Path) -> None:
     """Four questions, six sessions each; question n is answered by session n and, where n is even, by the next one."""
-    plan = plan_tasks(ECDBENCH, load_layout(None), published, ["longmemeval"], hub=False)
+    plan = plan_tasks(ECDBENCH, layout_of(None), published, ["longmemeval"], hub=False)
     ((_, docs, _),) = read_dataset(ECDBENCH, "longmemeval", plan.local["longmemeval"])
 
     def same_thing(session: str, question: str) -> float:
@@ -188,7 +187,6 @@ def test_labels_become_f1(manager: TaskManager) -> None:
     docs = [{"text": f"t{i}", "gold": [gold], "labels": ["0", "1"]} for i, gold in enumerate([1, 1, 0, 0])]
     always = ask(manager, "semeval2018_3", docs, Scripted(lambda _, option: float("yes" in option)))
     assert raw("semeval2018_3", "f1_positive", always.scores) == pytest.approx(2 / 3)  # P 0.5, R 1
-    assert always.majority == 0.5
     many = [{"text": "t", "choices": ["joy", "fear"], "gold": gold} for gold in ([0], [0, 1], [1])]
     joy = ask(manager, "goemotions", many, Scripted(lambda _, option: float("joy" in option))).scores
     assert raw("goemotions", "f1_macro", joy) == pytest.approx((0.8 + 0) / 2)  # joy: P 2/3, R 1; fear never said
@@ -354,7 +352,7 @@ def test_a_run_on_every_published_form_ends_with_a_total(
         write(data, unreleased())
         assert esc_eval(*command)[0] == 0 and len(endpoint.requests) == calls
     # Every dataset went through its own tasks, and has a readable score for each of its metrics.
-    plan = plan_tasks(ECDBENCH, load_layout(None), data, None, hub=False)
+    plan = plan_tasks(ECDBENCH, layout_of(None), data, None, hub=False)
     written = group_by(read_jsonl(Path("run/scores.jsonl"), TaskScore, "scores"), lambda score: str(score.dataset))
     assert written.keys() == plan.local.keys() | plan.summaries.keys()
     for name, parts in plan.local.items():
@@ -370,15 +368,13 @@ def test_a_run_on_every_published_form_ends_with_a_total(
     files = ["--scores", "run/scores.jsonl", "--scores", "bleurt.jsonl"]
     for rule in ("null", "left_out"):
         assert esc_eval("paper", "ecdbench", "table", *files, "--missing", rule, "--out", rule)[0] == 0
-        (figures,) = json.loads(Path(f"{rule}/ecdbench.json").read_text())["models"]
-        assert figures["total"]["listed"] is not None and figures["total"]["reasons"] == []
-        shares = {key: one["share"] for key, one in figures["capabilities"].items()}
-        assert set(shares) == {"values_safety", "foundational", "emotional", "companionship"}
-        assert all(share == pytest.approx(1) for share in shares.values())
+        board = json.loads(Path(f"{rule}/ecdbench.json").read_text())["tables"][0]
+        (row,) = [dict(zip(board["columns"], row, strict=True)) for row in board["rows"]]
+        assert row["total as listed"]["mean"] is not None and "share %" not in row and len(row) == 5 + 4, "nothing is missing"
     board = ["paper", "ecdbench", "table", "--scores", "run/scores.jsonl", "--missing", "left_out", "--out", "board"]
     assert esc_eval(*board)[0] == 0
     assert total["ECDBench 1.0, what can be run"] in Path("board/leaderboard.csv").read_text()
-    left_out = json.loads(Path("left_out/ecdbench.json").read_text())["models"][0]["total"]["listed"]
+    left_out = json.loads(Path("left_out/ecdbench.json").read_text())["tables"][0]["rows"][0][2]["mean"]
     assert f"{left_out:.2f}" == total["ECDBench 1.0, what can be run"]  # copies of one's own change nothing there
 
 

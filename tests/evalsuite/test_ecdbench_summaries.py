@@ -9,13 +9,11 @@ import orjson
 import pytest
 
 from core.errors import UserError
-from core.files import CONFIGS, read_jsonl, write_jsonl
-from core.records import Dialogue, Judgement
+from core.files import read_jsonl, write_jsonl
+from core.records import Dialogue
 from evalsuite import cli
 from evalsuite.papers.ecdbench import tasks as running
-from evalsuite.papers.ecdbench.asking import judged_scores, sampled
-from evalsuite.papers.ecdbench.forms import Doc
-from evalsuite.papers.ecdbench.plan import Layout, load_layout, plan_tasks
+from evalsuite.papers.ecdbench.plan import Layout, layout_of, plan_tasks
 from evalsuite.papers.ecdbench.registry import load_benchmark
 from evalsuite.papers.ecdbench.scores import TaskScore
 from tests.conftest import EscEval
@@ -60,7 +58,6 @@ def run(url: str, corpora: Path, *more: object) -> list[object]:
 
 def test_from_documents_to_one_table(esc_eval: EscEval, corpora: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "language_model", no_model)
-    config = CONFIGS / "eval" / "ecdbench_summaries.yaml"
     with Endpoint(behave, models=("embedded",)) as endpoint:
         assert esc_eval(*run(endpoint.url, corpora)) == (0, "")
         assert len(endpoint.requests) == 7
@@ -71,10 +68,10 @@ def test_from_documents_to_one_table(esc_eval: EscEval, corpora: Path, monkeypat
         table = Path("run/summaries.csv").read_text().splitlines()
         assert table[1:] == ["lcsts,LCSTS,5,4,1 refusal", "vcsum,VCSum,2,2,"]
 
-        judge = ["run", "--only", "score", "--config", config, "--dialogues", "run/summaries.jsonl", "--out", "run/judged"]
-        assert esc_eval(*judge, "--set", f"endpoints.embedded={endpoint.url}")[0] == 0
+        judge = ("--judge", f"embedded@{endpoint.url}")
+        assert esc_eval(*run(endpoint.url, corpora, *judge))[0] == 0
         asked = [body["messages"] for body in endpoint.requests[7:]]
-        assert esc_eval(*run(endpoint.url, corpora))[0] == 0 and len(endpoint.requests) == 13, "it takes what was judged"
+        assert esc_eval(*run(endpoint.url, corpora, *judge))[0] == 0 and len(endpoint.requests) == 13, "nothing is judged twice"
     assert len(asked) == 6  # nobody is asked about a summary that there is not
     (tricked,) = (messages[-1]["content"] for messages in asked if "开会了" in messages[-1]["content"])
     assert re.findall(r"^ *\[END \w+\]$", tricked, re.M) == ["    [END DOCUMENT]", "[END TRANSCRIPT]"]
@@ -97,8 +94,8 @@ def test_from_documents_to_one_table(esc_eval: EscEval, corpora: Path, monkeypat
     methods = Path("all/methods.csv").read_text()
     # (4 + 4 + 4 + 1) / 4: the unread verdict is left out, the summary that was refused is not
     assert "lcsts,Completeness (judge),5,,3.25" in methods and "piqa,Accuracy,8,0.50,0.50" in methods
-    totals = orjson.loads(Path("all/ecdbench.json").read_bytes())["models"]
-    assert [one["model"] for one in totals] == ["embedded"]
+    (board, *_) = orjson.loads(Path("all/ecdbench.json").read_bytes())["tables"]
+    assert [row[0] for row in board["rows"]] == ["embedded"]
 
 
 def test_summaries_are_written_before_lm_eval_is_asked(
@@ -117,7 +114,7 @@ def test_summaries_are_written_before_lm_eval_is_asked(
         command = run(endpoint.url, corpora, "--dataset", "lcqmc", "--json")
         code, said = esc_eval(*command)
         assert code == 2 and "did not answer lcqmc" in said and len(read_jsonl(Path("run/summaries.jsonl"), Dialogue, "x")) == 7
-        monkeypatch.setattr(running, "ask", lambda *_: running.AskedTask([score], 1, 1, None, 0))
+        monkeypatch.setattr(running, "ask", lambda *_: running.AskedTask([score], 1, 1, 0))
         capsys.readouterr()
         monkeypatch.setattr("sys.argv", ["esc-eval", *map(str, command)])
         with pytest.raises(SystemExit, match="0"):
@@ -140,23 +137,12 @@ def test_a_lost_server_is_told_and_asked_again(
     with Endpoint(half, models=("embedded",)) as endpoint:
         code, said = esc_eval(*run(endpoint.url, corpora))
         assert code == 1 and "1 of 7 summaries are missing because a server failed" in said
-        with pytest.raises(UserError, match="lcsts summary:2 has no summary because a server failed"):
-            judged_scores(Path("run/judgements.jsonl"), Path("run/summaries.jsonl"))
         broken["now"], asked = False, len(endpoint.requests)
         assert esc_eval(*run(endpoint.url, corpora))[0] == 0 and len(endpoint.requests) == asked + 1
 
 
-def test_documents_are_drawn_as_items_of_other_tasks_are() -> None:
-    docs: list[Doc] = [{"text": str(i), "language": "zh"} for i in range(50)]
-    own = sampled("lcsts", docs, 20, 0)
-    assert [(int(one.text), one.item) for one in own] == sorted(
-        (i, f"summary:{i}") for i in running.draw(range(50), "lcsts", 20, 0)
-    )
-    assert own != sampled("lcsts", docs, 20, 1) and sampled("lcsts", docs, 50, 0) == sampled("lcsts", docs, 99, 7)
-
-
 def test_layouts_that_do_not_fit_are_one_clear_line(corpora: Path, tmp_path: Path) -> None:
-    known, file = load_benchmark(), tmp_path / "l.yaml"
+    known, file = load_benchmark(), tmp_path / "layout.yaml"
     for name, part, said in (
         (
             "piqa",
@@ -167,73 +153,14 @@ def test_layouts_that_do_not_fit_are_one_clear_line(corpora: Path, tmp_path: Pat
         (
             "lcsts",
             "{task: summary, form: items, files: [x]}",
-            "l.yaml: datasets.lcsts: task summary needs a form of cnewsum, documents, lcsts, vcsum",
+            "layout.yaml: datasets.lcsts: task summary needs a form of cnewsum, documents, lcsts, vcsum",
         ),
     ):
         file.write_text(f"datasets: {{{name}: [{part}]}}")
         with pytest.raises(UserError) as error:
-            plan_tasks(known, load_layout(file), corpora, None, False)
+            plan_tasks(known, layout_of(tmp_path), corpora, None, False)
         assert said in str(error.value) and "\n" not in str(error.value)
     missing = plan_tasks(known, Layout(datasets={}), corpora, ["lcsts", "personafeedback"], False).missing
     assert "in the form `documents`" in missing["lcsts"] and "in the form `items`" in missing["personafeedback"]
-    plan = plan_tasks(known, load_layout(None), corpora, ["cnewsum"], False)
+    plan = plan_tasks(known, layout_of(None), corpora, ["cnewsum"], False)
     assert plan.missing["cnewsum"].startswith("no CNewSum/final/test.simple.label.jsonl")
-
-
-SUMMARY: dict[str, Any] = {
-    "id": "d",
-    "language": "zh",
-    "framework": "ecdbench",
-    "source": "lcsts",
-    "source_id": "summary:0",
-    "supporter": "m",
-}
-SUMMARY |= {"turns": [{"role": "seeker", "text": "长"}, {"role": "supporter", "text": "短"}], "termination": "max_turns"}
-VERDICT = {"dialogue_id": "d", "language": "zh", "judge": "j", "rubric": "summary", "dimension": "completeness", "value": 3}
-OTHER = VERDICT | {"dimension": "conciseness"}
-BAD: list[tuple[dict[str, Any], list[dict[str, Any]], str | None, str]] = [
-    (SUMMARY, [VERDICT | {"rubric": "esc_eval"}], None, "dialogue d: rubric 'esc_eval': summaries are scored on 'summary'"),
-    (SUMMARY, [VERDICT, OTHER, VERDICT | {"judge": "k"}], None, "verdicts of 2 judges; give those of a single one: j, k"),
-    (SUMMARY, [VERDICT, OTHER], "jj", "--judge: j.jsonl has no verdict of 'jj': did you mean j"),
-    (SUMMARY, [VERDICT, OTHER, VERDICT], None, "duplicate verdicts: d completeness"),
-    (SUMMARY, [VERDICT], None, "dialogue d: no verdict on conciseness: score all of s.jsonl"),
-    (
-        SUMMARY,
-        [VERDICT, OTHER | {"value": None, "condition": {"failure": "infrastructure"}}],
-        None,
-        "(infrastructure) on conciseness",
-    ),
-    (SUMMARY, [VERDICT | {"dialogue_id": "e"}], None, "dialogue e: s.jsonl has no such summary"),
-    (SUMMARY, [VERDICT | {"dimension": "completness"}], None, "no dimension 'completness': did you mean completeness"),
-    (
-        SUMMARY | {"framework": "esc_eval"},
-        [VERDICT],
-        None,
-        "dialogue d: not a summary written by `esc-eval paper ecdbench run`",
-    ),
-]
-
-
-@pytest.mark.parametrize(("summary", "verdicts", "judge", "said"), BAD)
-def test_verdicts_that_do_not_fit_are_one_clear_line(
-    summary: dict[str, Any],
-    verdicts: list[dict[str, Any]],
-    judge: str | None,
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_jsonl(Path("s.jsonl"), [Dialogue.model_validate(summary)])
-    write_jsonl(Path("j.jsonl"), [Judgement.model_validate(verdict) for verdict in verdicts])
-    with pytest.raises(UserError) as error:
-        judged_scores(Path("j.jsonl"), Path("s.jsonl"), judge)
-    assert said in str(error.value) and "\n" not in str(error.value)
-
-
-def test_one_of_several_judges_can_be_named(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "s.jsonl", [Dialogue.model_validate(SUMMARY)])
-    verdicts = [one | {"judge": judge, "value": value} for judge, value in (("j", 3), ("k", 5)) for one in (VERDICT, OTHER)]
-    write_jsonl(tmp_path / "j.jsonl", [Judgement.model_validate(verdict) for verdict in verdicts])
-    scores = judged_scores(tmp_path / "j.jsonl", tmp_path / "s.jsonl", "k")
-    assert [(s.model, s.metric, s.value) for s in scores] == [("m", "completeness", 5), ("m", "conciseness", 5)]

@@ -17,7 +17,7 @@ from core.verbs import Verbs
 from evalsuite.commands.options import JsonOption, out_tables, refuse
 from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.papers.ecdbench.aggregate import Missing, Node, aggregate
-from evalsuite.papers.ecdbench.asking import Examination, judge_summaries, judged_scores, resolved_judge, summaries_table
+from evalsuite.papers.ecdbench.asking import Examination, judge_summaries, resolved_judge, summaries_table
 from evalsuite.papers.ecdbench.figures import charts, write_page
 from evalsuite.papers.ecdbench.plan import coverage, layout_of, left_out_lines, plan_table, plan_tasks
 from evalsuite.papers.ecdbench.registry import load_benchmark, load_models
@@ -30,11 +30,9 @@ from evalsuite.papers.ecdbench.tables import (
     items_table,
     leaderboard,
     left_out_table,
-    model_figures,
     parts_table,
     places,
     ranks_table,
-    tree_figures,
 )
 from evalsuite.runs.folder import open_run
 
@@ -93,9 +91,8 @@ def run(
     Malformed files are reported in one line each, before any call.
 
     A choice is answered by the likeliest option, so the model's server must return log-probabilities of a prompt: vLLM does,
-    chat APIs do not. Summaries are written in chat, OUT/summaries.jsonl, and scored by --judge in OUT/judged; or score them
-    there with `esc-eval run --only score` and run the same command again. The first total is the benchmark's, null if a part is
-    missing; the second leaves out tasks that nobody can run.
+    chat APIs do not. Summaries are written in chat, OUT/summaries.jsonl, and scored by --judge in OUT/judged. The first total
+    is the benchmark's, null if a part is missing; the second leaves out tasks that nobody can run.
 
     Example: esc-eval paper ecdbench run --model embedded --judge embedded --data corpora --limit 20
     """
@@ -117,12 +114,10 @@ def run(
     with open_run(out) as folder:
         scores, summaries = Examination(registry, spec, limit or registry.sample or 300, chat, notices).ask(folder, planned)
     lost = sum(dialogue.lost for dialogue in summaries)
-    judged = out / "judged" / "judgements.jsonl"
-    if summaries and not lost and (judging or judged.is_file()):
-        if judging and judging.models.judge.name == spec.name:
+    if summaries and judging and not lost:
+        if judging.models.judge.name == spec.name:
             notices.print(f"{spec.name} scores its own summaries: read completeness and conciseness with care")
-        written = out / "summaries.jsonl"
-        scores += judge_summaries(judging, written, notices) if judging else judged_scores(judged, written)
+        scores += judge_summaries(judging, summaries, notices)
     tables: list[Table] = []
     if planned.local or planned.hub or scores:
         write_jsonl(out / "scores.jsonl", scores)
@@ -142,10 +137,8 @@ def run(
         if scores:
             board = f"esc-eval paper ecdbench table --scores {out / 'scores.jsonl'} --out board"
             notices.print(f"scores: {out / 'scores.jsonl'}   then: {board}", soft_wrap=True)
-        if summaries and judging is None and not judged.is_file():
-            score = "esc-eval run --only score --config configs/eval/ecdbench_summaries.yaml --judge YOURS"
-            notices.print(f"summaries: {out / 'summaries.jsonl'}   then, before this command again:", soft_wrap=True)
-            notices.print(f"  {score} --dialogues {out / 'summaries.jsonl'} --out {out / 'judged'}", soft_wrap=True)
+        if summaries and judging is None:
+            notices.print(f"summaries: {out / 'summaries.jsonl'}   --judge MODEL scores them", soft_wrap=True)
     exit_if_lost(lost, len(summaries), "summaries")
 
 
@@ -221,15 +214,15 @@ def table(
         root = results[0].root if node == "total" else _node(results[0].root, node)
         tables = [places(results[0], rule, root), *(table for table in [items_table(root, LOWEST)] if table.rows)]
         printed = tables if root.layer in ("dataset", "method") else tables[:1]
-        deliver("explain", model_figures(results[0]) | {"tree": tree_figures(root, LOWEST)}, tables, out, as_json, printed)
+        deliver("explain", plain(tables), tables, out, as_json, printed)
         return
     registry = registry.runnable if rule == "left_out" else registry
     board = leaderboard(registry, results, rule)
     comparisons = [ranks_table(registry, results, chosen), separation_table(results)] if len(results) > 1 else []
     tables = [board, *(table for table in (*comparisons, datasets_table(results)) if table.rows)]
     figures = charts(registry, results, load_models("models"))
-    summary = {"benchmark": registry.name, "missing": missing, "models": [model_figures(result) for result in results]}
-    summary |= plain(tables) | {"notes": board.notes, "charts": {chart.key: chart.figure["traces"] for chart in figures}}
+    summary = {"benchmark": registry.name, "missing": missing, "notes": board.notes} | plain(tables)
+    summary["charts"] = {chart.key: chart.figure["traces"] for chart in figures}
     deliver("ecdbench", summary, tables, out, as_json, tables[:2])
     if out is not None:
         shown = results[0].model if len(results) == 1 else f"{len(results)} models"

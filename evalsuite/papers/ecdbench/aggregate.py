@@ -10,9 +10,9 @@ answers, if its dataset has another. If anything else is missing, there is still
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -105,15 +105,6 @@ class ModelResult:
         return self.gate.score >= self.threshold
 
     @property
-    def passing(self) -> float | None:
-        """The share of bootstrap draws that pass the gate; None without a complete score with draws."""
-        if self.gate is None or self.threshold is None or not (self.gate.complete and self.gate.drawn):
-            return None
-        draws = self.gate.values[1:]
-        draws = draws[~np.isnan(draws)]
-        return float((draws >= self.threshold).mean()) if len(draws) else None
-
-    @property
     def gated(self) -> float | None:
         """The total of algorithm 5: 0 below the gate. None if the total or the gate's score is incomplete."""
         if self.gate is None:
@@ -121,15 +112,6 @@ class ModelResult:
         if self.passed is None or self.root.score is None:
             return None
         return self.root.score if self.passed else 0.0
-
-    @property
-    def gated_partial(self) -> float | None:
-        """Algorithm 5 on the partial scores of total and gate; None if either has none."""
-        if self.gate is None or self.threshold is None:
-            return self.root.partial
-        if self.gate.partial is None or self.root.partial is None:
-            return None
-        return self.root.partial if self.gate.partial >= self.threshold else 0.0
 
     @property
     def reasons(self) -> list[str]:
@@ -259,16 +241,10 @@ class _Aggregation:
 
 # --- uncertainty of ranks: under resampled items, and under other weights ---------------------------------------------------
 
-Scope = Literal["capabilities", "all", "any"]
-SCOPES: dict[Scope, str] = {
-    "capabilities": "capability weights ± {spread:.0%}",
-    "all": "all weights ± {spread:.0%}",
-    "any": "any capability weights",
-}
+SPREAD = 0.25  # how far weights are varied
 
 
-@dataclass(frozen=True)
-class RankRange:
+class RankRange(NamedTuple):
     """A model's rank (1 is best), its range in 95 % of the draws, and the share of draws with the same rank (`kept`)."""
 
     rank: int
@@ -312,33 +288,35 @@ def ranges(draws: Sequence[Floats]) -> list[RankRange] | None:
     return rank_ranges
 
 
-def weight_factors(benchmark: Benchmark, scope: Scope, spread: float = 0.25) -> WeightFactors:
-    """Factors of nodes' weights, [1 + draws], the first 1: uniform from 1 − spread to 1 + spread for capabilities, or for every
-    node; for `any`, such that the capabilities' shares are uniform among those with sum 1."""
-    rng = np.random.default_rng(SEED)
+def weight_factors(benchmark: Benchmark) -> dict[str, WeightFactors]:
+    """What is varied → factors of nodes' weights, [1 + draws], the first 1: uniform from 1 − `SPREAD` to 1 + `SPREAD` for
+    capabilities, and for every node; and such that the capabilities' shares are uniform among those with sum 1."""
     weights = {key: part.weight for key, part in benchmark.capabilities.items() if part.weight is not None}
-    if scope == "any":
-        shares = rng.dirichlet(np.ones(len(weights)), RESAMPLES).T
-        drawn = {key: share / weight for (key, weight), share in zip(weights.items(), shares, strict=True)}
-    else:
-        paths = list(weights)
-        if scope == "all":
-            paths = list(node_paths(benchmark))
-            for path, _, task in benchmark.tasks():
-                for name in task.datasets:
-                    paths += [f"{path}/{name}", *(f"{path}/{name}/{m.metric}" for m in benchmark.datasets[name].methods)]
-        drawn = {path: rng.uniform(1 - spread, 1 + spread, RESAMPLES) for path in paths}
-    return {path: np.concatenate([[1.0], factors]) for path, factors in drawn.items()}
+    paths = list(node_paths(benchmark))
+    for path, _, task in benchmark.tasks():
+        for name in task.datasets:
+            paths += [f"{path}/{name}", *(f"{path}/{name}/{m.metric}" for m in benchmark.datasets[name].methods)]
+
+    def uniform(names: Iterable[str]) -> dict[str, Floats]:
+        rng = np.random.default_rng(SEED)
+        return {name: rng.uniform(1 - SPREAD, 1 + SPREAD, RESAMPLES) for name in names}
+
+    shares = np.random.default_rng(SEED).dirichlet(np.ones(len(weights)), RESAMPLES).T
+    drawn = {
+        f"capability weights ± {SPREAD:.0%}": uniform(weights),
+        f"all weights ± {SPREAD:.0%}": uniform(paths),
+        "any capability weights": {key: share / weight for (key, weight), share in zip(weights.items(), shares, strict=True)},
+    }
+    return {
+        scope: {path: np.concatenate([[1.0], factors]) for path, factors in by_path.items()} for scope, by_path in drawn.items()
+    }
 
 
-def under_weights(
-    benchmark: Benchmark, scores: Sequence[ModelScores], spread: float = 0.25
-) -> Mapping[Scope, list[RankRange] | None]:
+def under_weights(benchmark: Benchmark, scores: Sequence[ModelScores]) -> dict[str, list[RankRange] | None]:
     """The ranks of models under other weights, with the same draws for all models; items are not resampled."""
     fixed = [replace(s, measured={key: replace(m, values=m.values[:1]) for key, m in s.measured.items()}) for s in scores]
-    by_scope: dict[Scope, list[RankRange] | None] = {}
-    for scope in SCOPES:
-        factors = weight_factors(benchmark, scope, spread)
+    by_scope: dict[str, list[RankRange] | None] = {}
+    for scope, factors in weight_factors(benchmark).items():
         totals = [aggregate(benchmark, model_scores, "null", factors).root.values for model_scores in fixed]
         by_scope[scope] = ranges([np.broadcast_to(total, (1 + RESAMPLES,)) for total in totals])
     return by_scope

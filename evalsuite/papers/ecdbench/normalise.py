@@ -8,8 +8,7 @@ an unbiased model's, which is then normalised as `numeric` with the worst distan
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -61,22 +60,19 @@ class Metric(Settings):
     @model_validator(mode="after")
     def _complete(self) -> Metric:
         numeric = self.min is not None and self.max is not None and self.min != self.max
-        if (self.type == "numeric") != numeric or (self.type != "numeric" and (self.min is not None or self.max is not None)):
-            raise ValueError("min and max, which differ, belong to type numeric")
-        if (self.type == "grade") != bool(self.grades):
-            raise ValueError("grades belong to type grade")
-        if self.ideal is not None and self.type != "numeric":
-            raise ValueError("ideal needs type numeric: its distance runs from min (worst) to max")
-        if (self.items == "f1") != (self.positive is not None):
-            raise ValueError("positive, the class to find, belongs to items f1")
-        if self.items != "mean" and (self.type == "grade" or self.unread == "wrong"):
-            raise ValueError(f"items {self.items} counts outcomes: no grades, and no `unread: wrong`")
-        if self.binary and (self.items != "mean" or self.type != "ratio"):
-            raise ValueError("binary belongs to items mean of type ratio")
-        if self.ideal is not None and (self.range is None or not self.range[0] <= self.ideal <= self.range[1]):
-            raise ValueError("ideal needs a range of raw scores that contains it")
-        if self.range is not None and self.range[0] >= self.range[1]:
-            raise ValueError("range: the first number is the lowest")
+        unmeasured = self.ideal is not None and not (self.range and self.range[0] <= self.ideal <= self.range[1])
+        problems = {
+            "min and max, which differ, belong to type numeric": (self.type == "numeric") != numeric,
+            "grades belong to type grade": (self.type == "grade") != bool(self.grades),
+            "ideal needs type numeric, and a range of raw scores that contains it": unmeasured
+            or (self.ideal is not None and self.type != "numeric"),
+            "positive, the class to find, belongs to items f1": (self.items == "f1") != (self.positive is not None),
+            f"items {self.items} counts outcomes: no grades, and no `unread: wrong`": self.items != "mean"
+            and (self.type == "grade" or self.unread == "wrong"),
+            "binary belongs to items mean of type ratio": self.binary and (self.items != "mean" or self.type != "ratio"),
+        }
+        if problem := next((problem for problem, wrong in problems.items() if wrong), None):
+            raise ValueError(problem)
         return self
 
     @property
@@ -85,8 +81,7 @@ class Metric(Settings):
         if self.range is not None:
             return self.range
         if self.type == "numeric":
-            assert self.min is not None and self.max is not None
-            return min(self.min, self.max), max(self.min, self.max)
+            return min(self.min or 0.0, self.max or 0.0), max(self.min or 0.0, self.max or 0.0)
         return (0.0, 1.0) if self.type == "ratio" else (0.0, 100.0)
 
     @property
@@ -103,11 +98,10 @@ class Metric(Settings):
         """One raw value as a number: grades by their table. Raises `ValueError` for a value off the range or no grade."""
         if value is None:
             return None
-        if self.type == "grade":
-            assert self.grades is not None
+        if self.grades:
             if value not in self.grades:
                 raise ValueError(f"value: {value!r} is not one of the grades {', '.join(self.grades)}")
-            return float(self.grades[str(value)])
+            return self.grades[str(value)]
         if isinstance(value, str):
             raise ValueError(f"value: {value!r} is not a number")
         low, high = self.bounds
@@ -121,13 +115,12 @@ class Metric(Settings):
             return raw
         if self.type == "ratio":
             return raw * 100
-        assert self.min is not None and self.max is not None
-        score = ((raw if self.ideal is None else np.abs(raw - self.ideal)) - self.min) / (self.max - self.min) * 100
+        low, high = self.min or 0.0, self.max or 0.0
+        score = ((raw if self.ideal is None else np.abs(raw - self.ideal)) - low) / (high - low) * 100
         return score if self.ideal is None else np.clip(score, 0, 100)
 
 
-@dataclass(frozen=True)
-class Features:
+class Features(NamedTuple):
     """Columns of numbers per item, `table` [items, columns], and how many answers could not be read."""
 
     table: Floats
@@ -167,15 +160,11 @@ def features(metric: Metric, values: Sequence[Value], outcomes: Sequence[Outcome
     """The features of one dataset's items, each accepted by `check_item`."""
     if metric.items == "mean":
         numbers = [metric.raw(value) for value in values]
-        unread = sum(number is None for number in numbers)
-        lowest = metric.bounds[0]
-        rows = [
-            (lowest if number is None else number, float(number is not None or metric.unread == "wrong")) for number in numbers
-        ]
-        return Features(np.array([(value * counts, counts) for value, counts in rows]).reshape(-1, 2), metric, unread)
+        missing = (metric.bounds[0], 1.0) if metric.unread == "wrong" else (0.0, 0.0)
+        rows = [missing if number is None else (number, 1.0) for number in numbers]
+        return Features(np.array(rows).reshape(-1, 2), metric, numbers.count(None))
     checked = [outcome or {} for outcome in outcomes]
     answers = [outcome["answer"] for outcome in checked]
-    unread = sum(answer is None for answer in answers)
     match metric.items:
         case "f1" | "micro_f1" | "macro_f1":
             table = _counts(metric, [_labels(o["gold"]) for o in checked], [_labels(answer) for answer in answers])
@@ -186,15 +175,10 @@ def features(metric: Metric, values: Sequence[Value], outcomes: Sequence[Outcome
         case "stereoset_ss":
             table = np.array([(a == "stereotype", a in ("stereotype", "anti-stereotype")) for a in answers], dtype=float)
         case _:
-            in_context = [o["context"] == metric.items.removeprefix("bbq_") for o in checked]
-            table = np.array(
-                [
-                    (counts and a == "biased", counts and a in ("biased", "other"), counts and a is not None)
-                    for counts, a in zip(in_context, answers, strict=True)
-                ],
-                dtype=float,
-            )
-    return Features(table, metric, unread)
+            contexts = [outcome["context"] == metric.items.removeprefix("bbq_") for outcome in checked]
+            rows = [(a == "biased", a in ("biased", "other"), a is not None) for a in answers]
+            table = np.array(rows, dtype=float) * np.array(contexts)[:, None]
+    return Features(table, metric, answers.count(None))
 
 
 def check_item(metric: Metric, outcome: Outcome | None, value: Value) -> None:
@@ -239,13 +223,8 @@ def _counts(metric: Metric, gold: list[frozenset[str]], answers: list[frozenset[
     pairs = list(zip(gold, answers, strict=True))
     if metric.items == "micro_f1":
         return np.array([(len(g & a), len(g - a), len(a - g)) for g, a in pairs], dtype=float)
-    if metric.items == "f1":
-        classes = [str(metric.positive)]
-    else:
-        classes = sorted(frozenset().union(*gold))
-        if not classes:
-            raise ValueError("outcome.gold: no item has a class")
-    return np.array(
-        [[n for c in classes for n in (c in g and c in a, c in g and c not in a, c in a and c not in g)] for g, a in pairs],
-        dtype=float,
-    )
+    classes = [str(metric.positive)] if metric.items == "f1" else sorted(frozenset().union(*gold))
+    if not classes:
+        raise ValueError("outcome.gold: no item has a class")
+    rows = [[n for c in classes for n in (c in g and c in a, c in g and c not in a, c in a and c not in g)] for g, a in pairs]
+    return np.array(rows, dtype=float)

@@ -7,24 +7,25 @@ configs/ecdbench/tasks names and `gold`, the list of right choices (from 0). Ite
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from core.errors import UserError, near
+from core.errors import UserError, at, near
 from core.files import CONFIGS
 from core.grouping import group_by
 from core.ledger import BuildStep
-from core.rows import CorpusReader, CorpusRow
+from core.rows import CorpusReader
 from core.settings import Settings
 from core.tables import Cell, Table
 from core.yaml_files import read_yaml
 from evalsuite.papers.ecdbench.aggregate import aggregate
 from evalsuite.papers.ecdbench.forms import FORMS, SUMMARISED, Doc
-from evalsuite.papers.ecdbench.registry import Benchmark
+from evalsuite.papers.ecdbench.registry import Benchmark, Dataset
 from evalsuite.papers.ecdbench.scores import ModelScores
 
 # The field that a document of our own tasks needs for a metric, by the metric's name or the kind of its items.
@@ -40,45 +41,15 @@ SUMMARY = "summary"  # the task of writing a summary, which a judge scores; it d
 
 
 class Part(Settings):
-    """One set of a dataset's files: the task to run on them, their form, and the category to keep (None: all). `fields` maps
-    the form's field names to those in the files, if these differ."""
+    """One set of a dataset's files: the task to run on them, their form, and the category to keep (None: all)."""
 
     task: str
     form: str
     files: Annotated[list[str], Field(min_length=1)]
     category: str | None = None
-    fields: dict[str, str] = Field(default={})
 
 
 Files = list[tuple[Part, list[Path]]]
-
-
-@dataclass
-class _RenamingReader(CorpusReader):
-    """Reads rows under the form's field names, as `Part.fields` maps them."""
-
-    fields: dict[str, str] = field(default_factory=dict)
-
-    def jsonl(self, path: Path, first: int = 1) -> Iterator[CorpusRow]:
-        return map(self._renamed, super().jsonl(path, first))
-
-    def json_list(self, path: Path) -> Iterator[CorpusRow]:
-        return map(self._renamed, super().json_list(path))
-
-    def csv(self, path: Path, needed: Sequence[str] = ()) -> Iterator[CorpusRow]:
-        return map(self._renamed, super().csv(path, [self.fields.get(name, name) for name in needed]))
-
-    def _renamed(self, row: CorpusRow) -> CorpusRow:
-        if not self.fields or not isinstance(row.value, dict):
-            return row
-        renamed = {name: row.value[theirs] for name, theirs in self.fields.items() if theirs in row.value}
-        if missing := [theirs for theirs in self.fields.values() if theirs not in row.value]:
-            self.malformed(row, f"{missing[0]}: missing (the layout's `fields` names it)")
-        return CorpusRow(row.where, row.value | renamed)
-
-
-class NoItems(UserError):
-    """Readable files without any usable item."""
 
 
 class Layout(Settings):
@@ -88,55 +59,34 @@ class Layout(Settings):
 
 
 def layout_of(data: Path | None) -> Layout:
-    """A data folder's layout: its own layout.yaml, else configs/ecdbench/local.yaml."""
-    file = data and data / "layout.yaml"
-    return load_layout(file if file and file.is_file() else None)
-
-
-def load_layout(path: Path | None) -> Layout:
-    """A layout from a file (None: configs/ecdbench/local.yaml). Raises `UserError` for a form that is unknown or does not fit
-    the task."""
-    path = path or CONFIGS / "ecdbench" / "local.yaml"
+    """A data folder's layout: its own layout.yaml, else configs/ecdbench/local.yaml. Raises `UserError` for a form that is
+    unknown or does not fit the task."""
+    own = data and data / "layout.yaml"
+    path = own if own and own.is_file() else CONFIGS / "ecdbench" / "local.yaml"
     layout = read_yaml(path, Layout, "layout of local data")
-    for name, parts in layout.datasets.items():
-        for part in parts:
+    for name, part in ((name, part) for name, parts in layout.datasets.items() for part in parts):
+        with at(f"{path}: datasets.{name}"):
             if part.form not in FORMS:
-                raise UserError(f"{path}: datasets.{name}: unknown form {part.form!r}: {near(part.form, FORMS)}")
+                raise UserError(f"unknown form {part.form!r}: {near(part.form, FORMS)}")
             if absolute := [pattern for pattern in part.files if Path(pattern).is_absolute()]:
-                raise UserError(f"{path}: datasets.{name}: files: {absolute[0]} is not below the data folder")
+                raise UserError(f"files: {absolute[0]} is not below the data folder")
             if (part.form in SUMMARISED) != (part.task == SUMMARY):
-                raise UserError(f"{path}: datasets.{name}: task {SUMMARY} needs a form of {', '.join(sorted(SUMMARISED))}")
+                raise UserError(f"task {SUMMARY} needs a form of {', '.join(sorted(SUMMARISED))}")
     return layout
 
 
-def find_files(data: Path, part: Part) -> list[Path]:
-    """The files of a part, in the patterns' order; [] if any pattern matches none."""
-    matches = [sorted(data.glob(pattern)) for pattern in part.files]
-    return [path for paths in matches for path in paths] if all(matches) else []
-
-
-def read_part(part: Part, files: list[Path]) -> tuple[list[Doc], BuildStep]:
-    """A part's documents in file order, and the counts of items left out. Raises `UserError` with file and line for malformed
-    items, and `NoItems` if none is left."""
-    step = BuildStep(part.task)
-    reader = _RenamingReader(step, strict=True, tidy=False, fields=part.fields)
-    docs = [doc for doc in FORMS[part.form](files, reader) if part.category in (None, doc.get("category"))]
-    if not docs:
-        category = f" of category {part.category!r}" if part.category else ""
-        raise NoItems(f"{files[0]}: no item{category} with an answer")
-    return docs, step
-
-
 def read_parts(files: Files) -> list[tuple[Part, list[Doc], BuildStep]]:
-    """The documents of all parts of a dataset. A category without items is left out, unless all are."""
-    parts, errors = [], []
+    """The documents of all parts of a dataset in file order, and the counts of items left out. A category without items is left
+    out. Raises `UserError` with file and line for malformed items, and if no item is left."""
+    parts = []
     for part, paths in files:
-        try:
-            parts.append((part, *read_part(part, paths)))
-        except NoItems as error:
-            errors.append(error)
-    if errors and not parts:
-        raise errors[0]
+        step = BuildStep(part.task)
+        docs = FORMS[part.form](paths, CorpusReader(step, strict=True, tidy=False))
+        if kept := [doc for doc in docs if part.category in (None, doc.get("category"))]:
+            parts.append((part, kept, step))
+    if files and not parts:
+        part, paths = files[0]
+        raise UserError(f"{paths[0]}: no item{f' of category {part.category!r}' if part.category else ''} with an answer")
     return parts
 
 
@@ -165,7 +115,7 @@ def plan_tasks(benchmark: Benchmark, layout: Layout, data: Path | None, wanted: 
     for key in (*(wanted or []), *layout.datasets):
         if key not in benchmark.datasets:
             raise UserError(f"dataset {key!r}: {benchmark.name} has no such dataset: {near(key, benchmark.datasets)}")
-        if any((part.task == SUMMARY) != _judged(benchmark, key) for part in layout.datasets.get(key, [])):
+        if any((part.task == SUMMARY) != benchmark.datasets[key].judged for part in layout.datasets.get(key, [])):
             raise UserError(
                 f"dataset {key!r}: the layout must have task {SUMMARY} exactly if {benchmark.name} has `run: {{by: judge}}`"
             )
@@ -173,20 +123,23 @@ def plan_tasks(benchmark: Benchmark, layout: Layout, data: Path | None, wanted: 
         raise UserError(f"--data {data}: no such folder")
     plan = TaskPlan({}, [], {}, {})
     for key in wanted or benchmark.datasets:
-        runner, parts = benchmark.datasets[key].run, layout.datasets.get(key, [])
-        files = [(part, paths) for part in parts if (paths := find_files(data, part))] if data else []
+        dataset, parts, files = benchmark.datasets[key], layout.datasets.get(key, []), []
+        for part in parts if data else ():
+            matches = [sorted(data.glob(pattern)) for pattern in part.files] if data else []
+            if all(matches):  # in the patterns' order
+                files.append((part, list(chain.from_iterable(matches))))
         if files:
-            (plan.summaries if _judged(benchmark, key) else plan.local)[key] = files
-        elif hub and runner is not None and runner.by == "lm_eval":
+            (plan.summaries if dataset.judged else plan.local)[key] = files
+        elif hub and dataset.run is not None and dataset.run.by == "lm_eval":
             plan.hub.append(key)
         else:
-            plan.missing[key] = _why_not(benchmark, key, parts, data)
+            plan.missing[key] = _why_not(dataset, parts[0].files[0] if parts else None, data)
     return plan
 
 
-def _why_not(benchmark: Benchmark, key: str, parts: list[Part], data: Path | None) -> str:
-    runner = benchmark.datasets[key].run
-    file = parts[0].files[0] if parts else None
+def _why_not(dataset: Dataset, file: str | None, data: Path | None) -> str:
+    """Why a dataset whose `file` is not there cannot run."""
+    runner = dataset.run
     if runner is not None and runner.reason:
         return runner.reason + ("; a copy of your own can run (configs/ecdbench/local.yaml: where to put it)" if file else "")
     if runner is not None and runner.by == "adapter":
@@ -195,13 +148,8 @@ def _why_not(benchmark: Benchmark, key: str, parts: list[Part], data: Path | Non
         return "lm-eval downloads it with --hub" + (f"; no {file}" if file else "")
     if file:
         return f"no {file}" if data else f"needs {file}"
-    form = "documents" if _judged(benchmark, key) else "items"
+    form = "documents" if dataset.judged else "items"
     return f"needs a file in the form `{form}` and a layout.yaml (see configs/ecdbench/local.yaml)"
-
-
-def _judged(benchmark: Benchmark, key: str) -> bool:
-    runner = benchmark.datasets[key].run
-    return runner is not None and runner.by == "judge"
 
 
 def read_dataset(benchmark: Benchmark, key: str, files: Files) -> list[tuple[Part, list[Doc], BuildStep]]:
@@ -222,32 +170,25 @@ def read_dataset(benchmark: Benchmark, key: str, files: Files) -> list[tuple[Par
 
 def plan_table(benchmark: Benchmark, plan: TaskPlan) -> Table:
     """Every dataset of a plan with its state, items and weights, and how it runs or why not. Reads all files."""
-    shares = method_shares(benchmark)
-    planned = {*plan.local, *plan.hub, *plan.summaries, *plan.missing}
-    rows: list[tuple[Cell, ...]] = []
-    for key in (key for key in benchmark.datasets if key in planned):
-        state, how, items = _state(benchmark, plan, key)
-        weights = [sum(share for (name, _), share in by_method.items() if name == key) for by_method in shares.values()]
-        rows.append((key, state, items, *(100 * weight or None for weight in weights), how))
-    columns = ("dataset", "state", "items", *(f"% of {target}" for target in shares), "how, or why not")
-    return Table("plan", f"{benchmark.title}: what would run", columns, tuple(rows), tuple(coverage(benchmark, plan)))
-
-
-def _state(benchmark: Benchmark, plan: TaskPlan, key: str) -> tuple[str, str, int | None]:
-    """A dataset's state, how it runs or why not, and its items, if they are here."""
-    runner = benchmark.datasets[key].run
-    if key in plan.missing:
-        return "cannot run" if runner is not None and runner.reason else "needs a file", plan.missing[key], None
-    files = (plan.local | plan.summaries).get(key)
-    if files is None:
-        assert runner is not None
-        return "runs", f"lm-eval downloads {runner.task}", None
-    parts = read_dataset(benchmark, key, files)
-    missing = [f"no {method.metric}: {method.unavailable}" for method in benchmark.datasets[key].methods if method.unavailable]
-    tasks = ", ".join(part.task for part, _, _ in parts[:3]) + (", …" if len(parts) > 3 else "")
-    how = "summaries, for a judge (--judge)" if key in plan.summaries else tasks
-    groups = [{doc["group"] for doc in docs} if "group" in docs[0] else docs for _, docs, _ in parts]
-    return "runs", "; ".join([how, *missing]), sum(map(len, groups))
+    shares, local = method_shares(benchmark), plan.local | plan.summaries
+    rows: list[dict[str, Cell]] = []
+    for key in (key for key in benchmark.datasets if key in {*local, *plan.hub, *plan.missing}):
+        dataset, items = benchmark.datasets[key], None
+        if key in plan.missing:
+            state, how = "cannot run" if dataset.run is not None and dataset.run.reason else "needs a file", plan.missing[key]
+        elif key in local:
+            parts = read_dataset(benchmark, key, local[key])
+            tasks = ", ".join(part.task for part, _, _ in parts[:3]) + (", …" if len(parts) > 3 else "")
+            missing = [f"no {method.metric}: {method.unavailable}" for method in dataset.methods if method.unavailable]
+            state, how = "runs", "; ".join(["summaries, for a judge (--judge)" if dataset.judged else tasks, *missing])
+            items = sum(len({doc["group"] for doc in docs} if "group" in docs[0] else docs) for _, docs, _ in parts)
+        else:
+            state, how = "runs", f"lm-eval downloads {dataset.run and dataset.run.task}"
+        row: dict[str, Cell] = {"dataset": key, "state": state, "items": items}
+        for target, by_method in shares.items():
+            row[f"% of {target}"] = 100 * sum(share for (name, _), share in by_method.items() if name == key) or None
+        rows.append(row | {"how, or why not": how})
+    return Table.of("plan", f"{benchmark.title}: what would run", rows, coverage(benchmark, plan))
 
 
 def method_shares(benchmark: Benchmark) -> dict[str, dict[tuple[str, str], float]]:

@@ -47,14 +47,6 @@ class TaskRunner(Settings):
     metric: str | None = None
     reason: str | None = None
 
-    @model_validator(mode="after")
-    def _complete(self) -> TaskRunner:
-        if self.by == "lm_eval" and not (self.task and self.metric):
-            raise ValueError("lm_eval needs its task and its metric")
-        if self.by == "none" and not self.reason:
-            raise ValueError("a dataset that cannot be run needs the reason")
-        return self
-
 
 class Dataset(Settings):
     """A dataset of table 6; its items are choices unless `question` says otherwise. None: `licence` or `get` not stated,
@@ -71,13 +63,10 @@ class Dataset(Settings):
     self_built: bool = False
     notes: list[str] = Field(default=[])
 
-    @field_validator("methods")
-    @classmethod
-    def _methods_once(cls, value: list[DatasetMethod]) -> list[DatasetMethod]:
-        doubled = [name for name, count in Counter(method.metric for method in value).items() if count > 1]
-        if doubled:
-            raise ValueError(f"metric {doubled[0]!r} is named twice")
-        return value
+    @property
+    def judged(self) -> bool:
+        """Whether a judge scores what the model writes."""
+        return self.run is not None and self.run.by == "judge"
 
 
 class BenchmarkTask(Settings):
@@ -93,11 +82,7 @@ class BenchmarkTask(Settings):
     @field_validator("datasets", mode="before")
     @classmethod
     def _weights_of_list(cls, value: object) -> object:
-        if not isinstance(value, list):
-            return value
-        if len(set(map(str, value))) < len(value):
-            raise ValueError("a dataset is named twice")
-        return {name: 1 for name in value}
+        return dict.fromkeys(value, 1) if isinstance(value, list) else value
 
 
 class SubCapability(Settings):
@@ -152,7 +137,13 @@ class Benchmark(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Benchmark:
-        self._check_levels()
+        for index, case in enumerate(self.level_weights):
+            if unknown := case.keys() - set(self.levels):
+                raise ValueError(f"level_weights.{index}: unknown level {min(unknown)!r}: {near(min(unknown), self.levels)}")
+            if not math.isclose(sum(case.values()), 1, abs_tol=1e-9):
+                raise ValueError(f"level_weights.{index}: the weights sum to {sum(case.values()):g}, not to 1")
+        if len(self.levels) > 1 and frozenset(self.levels) not in self._cases:
+            raise ValueError("level_weights: the case of all levels together is missing")
         gate = self.gate.capability if self.gate else None
         if gate is not None and gate not in self.capabilities:
             raise ValueError(f"gate: no capability {gate!r}: {near(gate, self.capabilities)}")
@@ -160,43 +151,21 @@ class Benchmark(Settings):
             if (capability.weight is None) != (key == gate):
                 problem = "the gate is outside the total and has no weight" if key == gate else "a capability needs a weight"
                 raise ValueError(f"capabilities.{key}: {problem}")
-        if len(self.capabilities) == (gate is not None):
-            raise ValueError("capabilities: there is only the gate, so there is no total")
         labels = {"capabilities": [capability.label for capability in self.capabilities.values()]}
-        used: set[str] = set()
         for path, _, task in self.tasks():
             labels.setdefault(f"capabilities.{path.split('/')[0]}", []).append(task.label)
             if task.level not in self.levels:
                 raise ValueError(f"{path}.level: unknown level {task.level!r}: {near(task.level, self.levels)}")
-            used |= task.datasets.keys()
-            if unknown := [name for name in task.datasets if name not in self.datasets]:
-                raise ValueError(f"{path}.datasets: unknown dataset {unknown[0]!r}: {near(unknown[0], self.datasets)}")
+            if unknown := task.datasets.keys() - self.datasets.keys():
+                raise ValueError(f"{path}.datasets: unknown dataset {min(unknown)!r}: {near(min(unknown), self.datasets)}")
         for where, names in labels.items():  # figures and tables identify capabilities, and the tasks of one, by label
             if doubled := [name for name, count in Counter(names).items() if count > 1]:
                 raise ValueError(f"{where}: two have the label {doubled[0]!r}")
         for name, dataset in self.datasets.items():
-            if name not in used:
-                raise ValueError(f"datasets.{name}: no task uses it")
             for method in dataset.methods:
                 if method.metric not in self.metrics:
                     raise ValueError(f"datasets.{name}: unknown metric {method.metric!r}: {near(method.metric, self.metrics)}")
         return self
-
-    def _check_levels(self) -> None:
-        if len(set(self.levels)) < len(self.levels):
-            raise ValueError("levels: a level is named twice")
-        cases: list[frozenset[str]] = []
-        for index, case in enumerate(self.level_weights):
-            where, names = f"level_weights.{index}", frozenset(case)
-            if unknown := names - set(self.levels):
-                raise ValueError(f"{where}: unknown level {min(unknown)!r}: {near(min(unknown), self.levels)}")
-            if names in cases:
-                raise ValueError(f"{where}: {', '.join(sorted(names))} is given twice")
-            if not math.isclose(sum(case.values()), 1, abs_tol=1e-9):
-                raise ValueError(f"{where}: the weights sum to {sum(case.values()):g}, not to 1")
-            cases.append(names)
-        if len(self.levels) > 1 and frozenset(self.levels) not in cases:
-            raise ValueError("level_weights: the case of all levels together is missing")
 
     @cached_property
     def _cases(self) -> dict[frozenset[str], dict[str, float]]:

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -98,7 +99,7 @@ def read_scores(paths: Sequence[Path], benchmark: Benchmark, draws: bool = True)
     given both as a whole and by items.
     """
     by_model: dict[str, dict[tuple[str, str], list[tuple[str, TaskScore]]]] = {}
-    wholes: dict[str, dict[str, float]] = {}
+    wholes: dict[str, dict[str, float]] = defaultdict(dict)
     nodes = set(node_paths(benchmark))
     for path in paths:
         records = read_placed(path, TaskScore, "scores")
@@ -108,24 +109,21 @@ def read_scores(paths: Sequence[Path], benchmark: Benchmark, draws: bool = True)
             if score.node is not None:
                 if score.node not in nodes:
                     raise UserError(f"{where}: node: {benchmark.name} has no {score.node!r}: {near(score.node, nodes)}")
-                model_wholes = wholes.setdefault(score.model, {})
-                if score.node in model_wholes:
+                if score.node in wholes[score.model]:
                     raise UserError(f"{where}: node: {score.node!r} of {score.model} is given twice")
-                model_wholes[score.node] = float(score.value)  # type: ignore[arg-type]  # a node's value is a number
-            else:
-                dataset, metric = str(score.dataset), str(score.metric)
-                if dataset not in benchmark.datasets:
-                    tail = near(dataset, benchmark.datasets)
-                    raise UserError(f"{where}: dataset: {benchmark.name} has no {dataset!r}: {tail}")
-                methods = [method.metric for method in benchmark.datasets[dataset].methods]
-                if metric not in methods:
-                    raise UserError(f"{where}: metric: {dataset} has no {metric!r}: {near(metric, methods)}")
-                by_model[score.model].setdefault((dataset, metric), []).append((where, score))
-    scores = []
-    for model, groups in by_model.items():
-        measured = {key: measure(benchmark, *key, records, draws) for key, records in groups.items()}
-        scores.append(ModelScores(model, measured, wholes.get(model, {})))
-    return scores
+                wholes[score.model][score.node] = float(score.value)  # type: ignore[arg-type]  # a node's value is a number
+                continue
+            dataset, metric = str(score.dataset), str(score.metric)
+            if dataset not in benchmark.datasets:
+                raise UserError(f"{where}: dataset: {benchmark.name} has no {dataset!r}: {near(dataset, benchmark.datasets)}")
+            methods = [method.metric for method in benchmark.datasets[dataset].methods]
+            if metric not in methods:
+                raise UserError(f"{where}: metric: {dataset} has no {metric!r}: {near(metric, methods)}")
+            by_model[score.model].setdefault((dataset, metric), []).append((where, score))
+    return [
+        ModelScores(model, {key: measure(benchmark, *key, of, draws) for key, of in groups.items()}, wholes[model])
+        for model, groups in by_model.items()
+    ]
 
 
 def node_paths(benchmark: Benchmark) -> Iterator[str]:
@@ -151,9 +149,8 @@ def measure(
         raise UserError(f"{whole[0]}: {dataset}, {metric}: a whole dataset has a single score, but there are {len(records)}")
     if whole:
         ((_, record),) = records
-        raw, n = rule.raw(record.value), record.n or 0
-        assert raw is not None  # a whole dataset has a value
-        means, counted = np.array([raw]), draws and rule.binary
+        raw, n, counted = rule.raw(record.value) or 0.0, record.n or 0, draws and rule.binary
+        means = np.array([raw])
         if counted:
             rng = np.random.default_rng(int(digest([benchmark.name, dataset, record.model], 8), 16))
             means = np.concatenate([means, rng.binomial(n, raw, RESAMPLES) / n])
@@ -164,8 +161,7 @@ def measure(
         if record.item == previous.item:
             raise UserError(f"{where}: item: {record.item!r} of {dataset}, {metric} is given twice for {record.model}")
     items = [record for _, record in ordered]
-    values, outcomes = [record.value for record in items], [record.outcome for record in items]
-    table = _checked(ordered[0][0], partial(features, rule, values, outcomes))
+    table = _checked(ordered[0][0], lambda: features(rule, [r.value for r in items], [r.outcome for r in items]))
     means = table.table.mean(axis=0, keepdims=True)
     drawn = draws and len(ordered) > 1
     if drawn:

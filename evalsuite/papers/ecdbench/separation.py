@@ -22,29 +22,20 @@ def separation_table(results: Sequence[ModelResult]) -> Table:
         for node in result.root.walk():
             if node.layer in LAYERS and node.partial is not None and node.share:
                 places.setdefault(node.path, []).append(node)
-    shared = [nodes for nodes in places.values() if len(nodes) > 1]
-    order = {nodes[0].path: (LAYERS.index(nodes[0].layer), -float(np.std(_scores(nodes)))) for nodes in shared}
-    return Table.of(
-        "separation",
-        "Which parts separate models",
-        [_row(nodes) for nodes in sorted(shared, key=lambda nodes: (*order[nodes[0].path], nodes[0].path))],
-        (
-            "reliability: the share of the models' variance that is not due to the sampling of items (0 to 1). significant "
-            "pairs: z of the difference by its bootstrap standard error, p at most 0.05 after Holm's correction over the "
-            "pairs of a row. A dash: scores without items.",
-        ),
-        section="Discrimination",
+    rows = [(nodes[0], _row(nodes)) for nodes in places.values() if len(nodes) > 1]
+    rows.sort(key=lambda pair: (LAYERS.index(pair[0].layer), -pair[1]["SD"], pair[0].path))
+    note = (
+        "reliability: the share of the models' variance that is not due to the sampling of items (0 to 1). significant pairs: "
+        "z of the difference by its bootstrap standard error, p at most 0.05 after Holm's correction over a row's pairs. A dash: "
+        "scores without items."
     )
-
-
-def _scores(nodes: Sequence[Node]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return np.array([node.partial for node in nodes], dtype=np.float64)
+    return Table.of("separation", "Which parts separate models", [row for _, row in rows], (note,), section="Discrimination")
 
 
 def _row(nodes: Sequence[Node]) -> dict[str, Any]:
     from scipy.stats import norm
 
-    place, scores = nodes[0], _scores(nodes)
+    place, scores = nodes[0], np.array([node.partial for node in nodes], dtype=np.float64)
     spread, reliability, significant = float(scores.std(ddof=1)), None, None
     pairs = list(combinations(range(len(nodes)), 2))
     if all(node.drawn and len(node.values) > 1 for node in nodes):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from core.statistics.bootstrap import RESAMPLES
 from core.tables import Cell, Table
-from evalsuite.papers.ecdbench.aggregate import SCOPES, Missing, ModelResult, Node, comparable, ranges, under_weights
+from evalsuite.papers.ecdbench.aggregate import Missing, ModelResult, Node, RankRange, comparable, ranges, under_weights
 from evalsuite.papers.ecdbench.registry import Benchmark
 from evalsuite.papers.ecdbench.scores import ModelScores
 
@@ -36,8 +35,7 @@ def leaderboard(benchmark: Benchmark, results: Sequence[ModelResult], missing: M
         rank = 1 + sum(_rounded(other) > total for other in ranked) if result in ranked else None
         row: dict[str, Cell] = {"model": result.model, "rank": rank}
         row |= {LISTED: cell_of(result.root) if result.root.complete else None, GATED: result.gated}
-        if not complete_parts:
-            row |= {partial: cell_of(result.root), SHARE: 100 * result.root.share}
+        row |= {} if complete_parts else {partial: cell_of(result.root), SHARE: 100 * result.root.share}
         if benchmark.gate:
             row["gate"] = gate_of(result)
         rows.append(row | {node.label: cell_of(node) for node in result.root.children})
@@ -46,32 +44,25 @@ def leaderboard(benchmark: Benchmark, results: Sequence[ModelResult], missing: M
     return Table.of("leaderboard", title, rows, notes, "Leaderboard")
 
 
-def ranks_table(
-    benchmark: Benchmark, results: Sequence[ModelResult], scores: Sequence[ModelScores], spread: float = 0.25
-) -> Table:
+def ranks_table(benchmark: Benchmark, results: Sequence[ModelResult], scores: Sequence[ModelScores]) -> Table:
     """How far ranks depend on the items and on the weights; `scores` are the input of `results`."""
     ranked = sorted(comparable(results), key=lambda result: -(result.root.partial or 0))
     by_model = {model_scores.model: model_scores for model_scores in scores}
     by_items = ranges([result.root.values for result in ranked]) if all(result.root.drawn for result in ranked) else None
-    by_weights = under_weights(benchmark, [by_model[result.model] for result in ranked], spread)
-    columns = [by_items, *by_weights.values()]
+    by_weights = under_weights(benchmark, [by_model[result.model] for result in ranked])
+    columns: dict[str, list[RankRange] | None] = {"items": by_items, **by_weights}
     first = next((column for column in by_weights.values() if column), [])
-    heads = ("items", *(name.format(spread=spread) for name in SCOPES.values()))
-    return Table.of(
-        "ranks",
-        "How far ranks depend on items and weights",
-        [
-            {"model": result.model, "rank": first[place].rank}
-            | {head: column[place].text if column else None for head, column in zip(heads, columns, strict=True)}
-            for place, result in enumerate(ranked)
-        ],
-        (
-            "Ranges cover 95 % of the draws; in brackets the share of draws with the model's own rank. items: items are "
-            "resampled, identically for models with the same items; a dash: scores without items. any capability weights: "
-            "uniform among weights with sum 1. If a part was given as a whole, weights below it change nothing.",
-        ),
-        "Leaderboard",
+    rows = [
+        {"model": result.model, "rank": first[place].rank}
+        | {head: column[place].text if column else None for head, column in columns.items()}
+        for place, result in enumerate(ranked)
+    ]
+    note = (
+        "Ranges cover 95 % of the draws; in brackets the share of draws with the model's own rank. items: items are resampled, "
+        "identically for models with the same items; a dash: scores without items. any capability weights: uniform among "
+        "weights with sum 1. If a part was given as a whole, weights below it change nothing."
     )
+    return Table.of("ranks", "How far ranks depend on items and weights", rows, (note,), "Leaderboard")
 
 
 def _board_notes(
@@ -192,84 +183,16 @@ def left_out_table(benchmark: Benchmark, missing: Mapping[str, str]) -> Table:
 
 
 def items_table(root: Node, count: int) -> Table:
-    """The `count` lowest single items of every method."""
+    """The `count` first items of every method: unread answers, then the lowest values, then outcomes, which have no order."""
+
+    def order(item: tuple[str, object]) -> tuple[int, float, str]:
+        name, value = item
+        return (1, float(value), name) if isinstance(value, int | float) else (0 if value is None else 2, 0.0, name)
+
     rows = [
         (node.path.split("/")[-2], node.label, item, value if value is None or isinstance(value, int | float) else str(value))
         for node in root.walk()
         if node.measured is not None
-        for item, value in lowest_items(node.measured.items, count)
+        for item, value in sorted(node.measured.items.items(), key=order)[:count]
     ]
     return Table("items", "Single items, lowest first", ("dataset", "metric", "item", "value or outcome"), tuple(rows))
-
-
-def lowest_items(items: Mapping[str, Any], count: int) -> list[tuple[str, Any]]:
-    """The `count` first items: unread answers, then the lowest values, then outcomes, which have no order."""
-
-    def rank(name: str) -> tuple[int, float, str]:
-        value = items[name]
-        return (1, float(value), name) if isinstance(value, int | float) else (0 if value is None else 2, 0.0, name)
-
-    return [(name, items[name]) for name in sorted(items, key=rank)[:count]]
-
-
-# --- JSON -------------------------------------------------------------------------------------------------------------------
-# Scores are 0 to 100, shares 0 to 1, undefined figures null.
-
-
-def model_figures(result: ModelResult) -> dict[str, Any]:
-    """A model's total, gate and capabilities."""
-    root, gate = result.root, result.gate
-    return {
-        "model": result.model,
-        "total": {
-            "listed": root.score,
-            "algorithm_5": result.gated,
-            "reasons": result.reasons,
-            "partial": {"listed": root.partial, "algorithm_5": result.gated_partial, "share": root.share, "n": root.n},
-            "interval": _interval(root),
-        },
-        "gate": None
-        if gate is None
-        else {
-            "capability": gate.path,
-            "threshold": result.threshold,
-            "score": gate.score,
-            "partial": gate.partial,
-            "share": gate.share,
-            "passed": result.passed,
-            "passing_draws": result.passing,
-        },
-        "capabilities": {node.path: _node_figures(node) for node in root.children},
-    }
-
-
-def tree_figures(node: Node, items: int) -> dict[str, Any]:
-    """A part of the benchmark with all nodes below it, and the `items` lowest items of every method."""
-    figures = {"path": node.path, "layer": node.layer} | _node_figures(node)
-    if (measured := node.measured) is not None:
-        figures |= {
-            "raw": measured.raw,
-            "chance": measured.chance,
-            "unread": measured.unread,
-            "reasons": [node.reason] if node.reason else [],
-        }
-        figures |= {"items": dict(lowest_items(measured.items, items))} if items else {}
-    return figures | {"children": [tree_figures(child, items) for child in node.children]} if node.children else figures
-
-
-def _node_figures(node: Node) -> dict[str, Any]:
-    return {
-        "label": node.label,
-        "weight": node.weight,
-        "score": node.score,
-        "partial": node.partial,
-        "share": node.share,
-        "interval": _interval(node),
-        "n": node.n,
-        "reasons": node.gaps,
-    }
-
-
-def _interval(node: Node) -> list[float] | None:
-    estimate = node.estimate
-    return None if estimate.low is None or estimate.high is None else [estimate.low, estimate.high]

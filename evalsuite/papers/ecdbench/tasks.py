@@ -13,9 +13,8 @@ import os
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from core.errors import UserError, near
 from core.files import CONFIGS
@@ -38,15 +37,6 @@ def scores_of(benchmark: Benchmark, name: str, model: str, item: str, samples: S
         fields = _fields(method, kind, samples, runner.metric if runner else None)
         if fields is not None:
             yield TaskScore(model=model, dataset=name, metric=method.metric, item=item, **fields)
-
-
-def majority_share(samples: Sequence[LmSample]) -> float | None:
-    """The share of the commonest right answer; None if options differ between items, or no answer is right."""
-    docs = [sample["doc"] for sample in samples]
-    if any("options" in doc or "points" in doc or _gold(doc) is None for doc in docs):
-        return None
-    gold = [tuple(doc["gold"]) for doc in docs]
-    return max(map(gold.count, gold)) / len(gold) if gold else None
 
 
 def _fields(method: DatasetMethod, kind: str, samples: Sequence[LmSample], lm_metric: str | None) -> Fields | None:
@@ -151,6 +141,7 @@ def _ranked(sample: LmSample) -> list[int]:
 # --- from documents to answers ----------------------------------------------------------------------------------------------
 
 TASKS = CONFIGS / "ecdbench" / "tasks"
+SEED = 0  # of the samples of items
 T = TypeVar("T")
 
 
@@ -166,29 +157,14 @@ class Unavailable(Exception):
     """A task or its data cannot be loaded; the text has the error."""
 
 
-@dataclass(frozen=True)
-class AskedTask:
-    """A dataset's scores, the number of items asked and available, the majority class's share if labels are fixed, and how many
-    questions lost their beginning because they were longer than the model's context (`cut`)."""
+class AskedTask(NamedTuple):
+    """A dataset's scores, the number of items asked and available, and how many questions lost their beginning because they
+    were longer than the model's context (`cut`)."""
 
     scores: list[TaskScore]
     items: int
     available: int
-    majority: float | None
     cut: int
-
-    def described(self, label: str, seconds: float) -> str:
-        """One line on a dataset: items, time, accuracy, chance and majority class."""
-        rated = [score for score in self.scores if score.metric in ("accuracy", "preferred") and score.value is not None]
-        drawn = f"{self.items} of {self.available}" if self.items < self.available else f"all {self.items}"
-        text = f"{label}: {drawn} items, {seconds:.0f} s"
-        if rated:
-            text += f", accuracy {100 * sum(float(score.value or 0) for score in rated) / len(rated):.1f}"
-        if rated and rated[0].chance is not None:
-            text += f", chance {100 * sum(score.chance or 0 for score in rated) / len(rated):.1f}"
-        if self.majority is not None:
-            text += f", majority class {100 * self.majority:.1f}"
-        return text + (f"; {self.cut} questions were longer than the context and lost their beginning" if self.cut else "")
 
 
 class _Cuts(logging.Handler):
@@ -217,7 +193,7 @@ def load_manager() -> Any:
     return TaskManager(include_path=str(TASKS))
 
 
-def language_model(url: str, served: str, tokenizer: str | None, key: str | None, context: int, concurrency: int) -> Any:
+def language_model(url: str, served: str, tokenizer: str | None, key: str | None, context: int) -> Any:
     """An lm-eval model behind an OpenAI-compatible address that ends in /v1. `tokenizer` is a folder or hub id; None: the
     server's own, if it offers one. The key is sent in a header and stored nowhere."""
     from evalsuite.papers.ecdbench.completions import SharedPrompts
@@ -228,7 +204,7 @@ def language_model(url: str, served: str, tokenizer: str | None, key: str | None
         model=served,
         tokenizer=tokenizer,
         tokenizer_backend="huggingface" if tokenizer else "remote",
-        num_concurrent=concurrency,
+        num_concurrent=32,
         max_retries=5,
         timeout=600,
         max_length=context,
@@ -264,16 +240,14 @@ def hub_tasks(manager: Any, task: str) -> dict[str, Any]:
         raise Unavailable(f"lm-eval could not load its task {task}: {_first_line(error)}") from error
 
 
-def draw(items: Sequence[T], name: str, limit: int, seed: int) -> list[T]:
+def draw(items: Sequence[T], name: str, limit: int) -> list[T]:
     """The items of dataset `name` to ask: all, or a sample of `limit`, the same for every model."""
-    return list(items) if len(items) <= limit else random.Random(f"{seed}/{name}").sample(items, limit)
+    return list(items) if len(items) <= limit else random.Random(f"{SEED}/{name}").sample(items, limit)
 
 
-def ask(
-    benchmark: Benchmark, name: str, tasks: Mapping[str, Any], lm: Any, model: str, limit: int, seed: int, chat: bool
-) -> AskedTask:
+def ask(benchmark: Benchmark, name: str, tasks: Mapping[str, Any], lm: Any, model: str, limit: int, chat: bool) -> AskedTask:
     """Ask a sample of a dataset's items, over all of its tasks; all of them if there are fewer than `limit`. Items are named
-    by their positions in the files, so two models with the same seed answer the same items."""
+    by their positions in the files, and all models answer the same."""
     from lm_eval.evaluator import evaluate
 
     available: list[tuple[str, tuple[int, ...]]] = []
@@ -283,7 +257,7 @@ def ask(
         by_group = group_by(enumerate(groups), itemgetter(1)).values()
         available += [(task, tuple(index for index, _ in pairs)) for pairs in by_group]
     order = {task: place for place, task in enumerate(tasks)}
-    items = sorted(draw(available, name, limit, seed), key=lambda item: (order[item[0]], item[1]))
+    items = sorted(draw(available, name, limit), key=lambda item: (order[item[0]], item[1]))
     samples = {task: sorted(i for _, indices in part for i in indices) for task, part in group_by(items, itemgetter(0)).items()}
     for task in samples:
         tasks[task].set_config(key="num_fewshot", value=0)
@@ -307,4 +281,4 @@ def ask(
         for task, indices in items
         for score in scores_of(benchmark, name, model, f"{task}:{indices[0]}", [answers[task, index] for index in indices])
     ]
-    return AskedTask(scores, len(items), len(available), majority_share(list(answers.values())), cuts.count)
+    return AskedTask(scores, len(items), len(available), cuts.count)
