@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -72,6 +71,7 @@ class EscEval(DialogueFramework):
     name = "esc_eval"
     title = "ESC-Eval"
     config_model = EscEvalConfig
+    models_class = EscEvalModels
     config: EscEvalConfig
     dialogue_parts: ClassVar = {
         "the seeker's prompt": ["seeker_system.j2"],
@@ -87,10 +87,6 @@ class EscEval(DialogueFramework):
     @property
     def method(self) -> str:
         return "paper" if self._paper else self.config.method
-
-    @cached_property
-    def models(self) -> EscEvalModels:
-        return EscEvalModels(self.config, self.held, self.given)
 
     @property
     def _paper(self) -> bool:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -84,6 +83,7 @@ class EscJudge(DialogueFramework):
     name = "esc_judge"
     title = "ESC-Judge"
     config_model = EscJudgeConfig
+    models_class = EscJudgeModels
     config: EscJudgeConfig
     templates = ("seeker_system.j2", "greeting.txt")
     dialogue_parts: ClassVar = {
@@ -93,10 +93,6 @@ class EscJudge(DialogueFramework):
     }
     judge_parts: ClassVar = {"the judge's prompt": ["judge_pairs.j2"]}
     importer = "python -m data_prep import"
-
-    @cached_property
-    def models(self) -> EscJudgeModels:
-        return EscJudgeModels(self.config, self.held, self.given)
 
     def people(self) -> list[RoleCard]:
         if len(self.models.supporters) < 2:

@@ -83,14 +83,11 @@ class HealthBench(DialogueFramework):
     name = "healthbench"
     title = "HealthBench"
     config_model = HealthBenchConfig
+    models_class = HealthBenchModels
     config: HealthBenchConfig
     dialogue_parts: ClassVar = {"the supporter's system message": [SYSTEM]}
     judge_parts: ClassVar = {"the grader's prompts": ["judge_*.j2"]}
     importer = "esc-data import --source healthbench=CLONE"
-
-    @cached_property
-    def models(self) -> HealthBenchModels:
-        return HealthBenchModels(self.config, self.held, self.given)
 
     @cached_property
     def cases(self) -> dict[str, Case]:

@@ -94,6 +94,7 @@ class MindEval(DialogueFramework):
     name = "mindeval"
     title = "MindEval"
     config_model = MindEvalConfig
+    models_class = MindEvalModels
     config: MindEvalConfig
     templates = ("opening.txt",)
     dialogue_parts: ClassVar = {
@@ -103,10 +104,6 @@ class MindEval(DialogueFramework):
     }
     judge_parts: ClassVar = {"the judge's prompt": ["judge_lines.j2", "_judge_*.j2"]}
     importer = "python -m data_prep import"
-
-    @cached_property
-    def models(self) -> MindEvalModels:
-        return MindEvalModels(self.config, self.held, self.given)
 
     def people(self) -> list[RoleCard]:
         return self.load_people(RoleCard, self.config.cards, self.config.limit)

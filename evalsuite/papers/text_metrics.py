@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from statistics import NormalDist
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -41,8 +40,7 @@ LABELS |= {name: name.capitalize().replace("_", "-") for name in DISTINCT_ORDERS
 RUBRIC = "text_metrics"
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """One reply in one unit of counting.
 
     `values`: metric → 0–100 or None. `ngrams`: order of Distinct → the reply's n-grams with counts. `bleu`: sacrebleu's
@@ -58,13 +56,8 @@ class Sample:
 
 def need_metrics(languages: Iterable[Language]) -> None:
     """Raise `UserError` if a package that these languages' metrics need is not installed."""
-    need_modules(
-        "sacrebleu",
-        "rouge_score",
-        "nltk",
-        *(["jieba"] if any("jieba" in units(language) for language in languages) else []),
-        purpose="counting text metrics",
-    )
+    jieba = ["jieba"] if any("jieba" in units(language) for language in languages) else []
+    need_modules("sacrebleu", "rouge_score", "nltk", *jieba, purpose="counting text metrics")
 
 
 def measure(responses: Iterable[Response]) -> list[Sample]:
@@ -79,9 +72,7 @@ def _sample(response: Response, unit: Unit) -> Sample:
 
     text, reference = response.text, response.reference
     tokens = tokenize(text, unit)
-    ngrams = {
-        order: Counter(zip(*(tokens[start:] for start in range(order)), strict=False)) for order in DISTINCT_ORDERS.values()
-    }
+    ngrams = {n: Counter(zip(*(tokens[start:] for start in range(n)), strict=False)) for n in DISTINCT_ORDERS.values()}
     values: dict[str, float | None] = {metric: None for metric in LABELS}
     for metric, order in DISTINCT_ORDERS.items():
         if total := ngrams[order].total():
@@ -92,16 +83,14 @@ def _sample(response: Response, unit: Unit) -> Sample:
     # A pass at order 4 also has the counts of lower orders. The texts are tokenized already ("none").
     bleu = bleu_with("none", True).sentence_score(" ".join(tokens), [" ".join(against)])
     stats = (*bleu.counts, *bleu.totals, bleu.sys_len, bleu.ref_len)
-    for metric, order in BLEU_ORDERS.items():
-        values[metric] = bleu_of(stats, order, effective=True)
+    values |= {metric: bleu_of(stats, order, effective=True) for metric, order in BLEU_ORDERS.items()}
     rouge = _rouge(unit).score(reference, text)
     values |= {metric: 100 * rouge[name].fmeasure for metric, name in ROUGES.items()}
     if not values["rouge_2"] and not _rouge(unit).score(reference, reference)["rouge2"].fmeasure:
         values["rouge_2"] = None  # the reference has no bigram to share
     synonyms = (_synonyms() if unit == "word" else None) or _NO_SYNONYMS
-    values["meteor"] = 100 * float(
-        single_meteor_score(against, tokens, stemmer=_stems() if unit in BLEU_TOKENIZER else _NO_STEMS, wordnet=synonyms)
-    )
+    stemmer = _stems() if unit in BLEU_TOKENIZER else _NO_STEMS
+    values["meteor"] = 100 * float(single_meteor_score(against, tokens, stemmer=stemmer, wordnet=synonyms))
     return Sample(response, unit, values, ngrams, stats)
 
 
@@ -130,19 +119,15 @@ def bleu_of(stats: Sequence[int], order: int, effective: bool) -> float:
 def _rouge(unit: Unit) -> Any:
     from rouge_score.rouge_scorer import RougeScorer
 
-    return RougeScorer(list(ROUGES.values()), use_stemmer=False, tokenizer=None if unit == "word" else _RougeTokens(unit))
+    tokenizer = None if unit == "word" else SimpleNamespace(tokenize=partial(_rouge_tokens, unit=unit))
+    return RougeScorer(list(ROUGES.values()), use_stemmer=False, tokenizer=tokenizer)
 
 
-@dataclass(frozen=True)
-class _RougeTokens:
-    """A tokenizer for other scripts like rouge-score's own (lower case, no punctuation), which only keeps a–z and 0–9."""
-
-    unit: Unit
-
-    def tokenize(self, text: str) -> list[str]:
-        if self.unit == "13a":
-            return cut_by_language(text, "en")
-        return [token.lower() for token in tokenize(text, self.unit) if any(sign.isalnum() for sign in token)]
+def _rouge_tokens(text: str, unit: Unit) -> list[str]:
+    """Tokens of other scripts like rouge-score's own (lower case, no punctuation), which only keep a–z and 0–9."""
+    if unit == "13a":
+        return cut_by_language(text, "en")
+    return [token.lower() for token in tokenize(text, unit) if any(sign.isalnum() for sign in token)]
 
 
 _NO_SYNONYMS = SimpleNamespace(synsets=lambda word: [])  # without WordNet's data, and for languages other than English
@@ -183,11 +168,10 @@ def signature(unit: Unit) -> dict[str, str]:
         bleu[name] = str(signed)
     cut = {"word": "own tokenizer", "character": "characters without punctuation", "jieba": "jieba's words without punctuation"}
     parts = cut.get(unit, "words or characters without punctuation")
+    matchers = "exact, Porter stems of Latin words; no synonyms for Chinese"
     if unit not in cut:
         matchers = "exact; no stems and no synonyms for this language"
-    elif unit != "word":
-        matchers = "exact, Porter stems of Latin words; no synonyms for Chinese"
-    else:
+    elif unit == "word":
         # nltk looks stems up in WordNet, so a word that differs from its stem (happy, happi) has no synonyms.
         synonyms = "WordNet synonyms of stems" if _synonyms() else "no synonyms (no WordNet data here)"
         matchers = f"exact, Porter stems, {synonyms}"
@@ -209,9 +193,14 @@ def judgements(samples: Iterable[Sample]) -> Iterator[Judgement]:
         for metric, value in sample.values.items():
             response, dimension = sample.response, metric if sample.unit == "word" else f"{metric}_{sample.unit}"
             condition = {"supporter": response.supporter} | ({} if value is not None else {"failure": "undefined"})
-            fields = {"dialogue_id": response.dialogue_id, "language": response.language, "rubric": RUBRIC}
-            fields |= {"judge": dimension.replace("_", "-"), "dimension": dimension}
-            yield Judgement(**fields, value=value, turn=response.turn, condition=condition)
+            yield Judgement(
+                **response.model_dump(include={"dialogue_id", "language", "turn"}),
+                judge=dimension.replace("_", "-"),
+                rubric=RUBRIC,
+                dimension=dimension,
+                value=value,
+                condition=condition,
+            )
 
 
 # --- a supporter's figures, with n and intervals over dialogues, as tables and as JSON --------------------------------------
@@ -224,8 +213,7 @@ _LEVELS: dict[Level, tuple[str, tuple[str, ...], tuple[str, ...]]] = {  # title,
 }
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(NamedTuple):
     """One metric of one supporter. `corpus`: over all replies at once; `responses`: the mean of the replies' own values. The
     estimate's n counts replies, `dialogues` their dialogues, which the interval resamples."""
 
@@ -245,11 +233,9 @@ def figures(samples: Iterable[Sample]) -> Iterator[Figure]:
     answered the same dialogues get the same draws. Corpus-level Distinct: jackknife, since a dialogue drawn twice would count
     as repetition.
     """
-    groups: dict[tuple[Language, str, Unit], dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
-    for sample in samples:
-        key = sample.response.language, sample.response.supporter, sample.unit
-        groups[key][sample.response.dialogue_id].append(sample)
-    for (language, supporter, unit), by_dialogue in sorted(groups.items()):
+    groups = group_by(samples, lambda sample: (sample.response.language, sample.response.supporter, sample.unit))
+    for (language, supporter, unit), of_supporter in sorted(groups.items()):
+        by_dialogue = group_by(of_supporter, lambda sample: sample.response.dialogue_id)
         dialogues = [by_dialogue[id] for id in sorted(by_dialogue)]
         corpus = _corpus_bleu(dialogues) | {metric: _corpus_distinct(dialogues, metric) for metric in DISTINCT_ORDERS}
         levels: tuple[tuple[Level, _Estimates], ...] = (("corpus", corpus), ("responses", _means(dialogues)))
@@ -328,14 +314,10 @@ def metric_tables(figure_rows: Sequence[Figure], responses: Sequence[Response]) 
                 unit_cell: dict[str, Cell] = {"counted in": unit} if len(units) > 1 else {}
                 body.append({"supporter": supporter, **unit_cell, **{LABELS[metric]: by_metric[metric] for metric in metrics}})
             intervals = f"{PERCENTILE}, Distinct: jackknife," if level == "corpus" else SMOOTHED
-            notes = [
-                f"0–100. n counts replies; [{intervals} over dialogues].",
-                *left_out,
-                *(f"{unit}: {name}: {signature(unit)[name]}" for unit in units for name in signed),
-            ]
-            yield Table.of(
-                f"metrics_{level}_{language}", f"Replies against references, {language}: {title}", body, notes, SECTION
-            )
+            counted = [f"{unit}: {name}: {signature(unit)[name]}" for unit in units for name in signed]
+            notes = [f"0–100. n counts replies; [{intervals} over dialogues].", *left_out, *counted]
+            heading = f"Replies against references, {language}: {title}"
+            yield Table.of(f"metrics_{level}_{language}", heading, body, notes, SECTION)
 
 
 def _left_out(responses: Sequence[Response]) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from functools import cache, lru_cache
 from typing import Any, Literal
 
@@ -10,18 +9,15 @@ from core.files import cache_dir
 from core.languages import PAPER_LANGUAGES, counts, lineage
 from core.records import Language
 
-Unit = Literal["word", "character", "jieba", "13a", "char", "ja-mecab", "ko-mecab"]  # the last four: sacrebleu's names
+Unit = Literal["word", "character", "jieba", "13a", "char"]  # the last two: sacrebleu's names
 BLEU_TOKENIZER: dict[Unit, str] = {"word": "13a", "character": "zh", "jieba": "none"}
-_MECAB: dict[Language, tuple[str, Unit]] = {"ja": ("ipadic", "ja-mecab"), "ko": ("mecab_ko", "ko-mecab")}  # package, unit
 
 
 def units(language: Language) -> tuple[Unit, ...]:
-    """The units of a language. Japanese and Korean are split by MeCab if it is installed."""
+    """The units of a language."""
     base = lineage(language)[-1]
     if base in PAPER_LANGUAGES:
         return ("word",) if base == "en" else ("character", "jieba")
-    if base in _MECAB and importlib.util.find_spec(_MECAB[base][0]):
-        return (_MECAB[base][1],)
     return ("13a",) if counts(language) == "words" else ("char",)
 
 

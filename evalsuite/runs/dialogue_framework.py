@@ -54,6 +54,7 @@ class DialogueFramework(Framework):
     """What was read, by its files: shared by copies of this run."""
 
     config_model: ClassVar[type[BaseModel]] = EvalConfig
+    models_class: ClassVar[type[RunModels]] = RunModels
 
     def identity(self) -> dict[str, Any]:
         return {file_of(self.played[0]).removesuffix(".jsonl"): hashed(self.played)} if self.played else {}
@@ -68,7 +69,7 @@ class DialogueFramework(Framework):
     @cached_property
     def models(self) -> RunModels:
         """The models of all roles."""
-        return RunModels(self.config, self.held, self.given)
+        return self.models_class(self.config, self.held, self.given)
 
     @property
     def method(self) -> str:

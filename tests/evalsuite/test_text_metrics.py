@@ -140,12 +140,6 @@ def test_every_other_language_is_cut_by_sacrebleu_and_has_rouge_in_its_script(
     assert value("nichts", "anders", "meteor", "de", "13a") == 0 and "no stems" in signature(unit)["meteor"]
 
 
-def test_japanese_and_korean_are_cut_by_mecab_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (units("ja"), units("ko")) == (("char",), ("13a",))
-    monkeypatch.setattr("evalsuite.papers.text_units.importlib.util.find_spec", lambda name: name)
-    assert (units("ja"), units("ko"), units("de")) == (("ja-mecab",), ("ko-mecab",), ("13a",))
-
-
 def test_meteor_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_metrics, "_synonyms", lambda: None)
     # he = he, helps ~ helped by their stem; one chunk of two: F = 2/3, penalty 0.5 · (1/2)³

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ from rich.console import Console
 
 from core.errors import UserError
 from core.files import write_jsonl
+from core.grouping import group_by
 from core.options import SetOption
 from core.paths import MaybeFile, MaybeFiles, Reads
 from core.records import Dialogue
@@ -73,40 +73,42 @@ def respond(
     Example: esc-eval paper respond --config configs/eval/esc_eval.yaml --dialogues esconv/dialogues.jsonl
     --supporter my-model@http://127.0.0.1:8000/v1 --out runs/replies
     """
+    folder = None if out is None else Path(out)
     if config is None:
         refuse("no model is asked without --config", supporter=supporter, set=settings)
-        _measure(_given(responses or [], dialogues or [], references or []), None if out is None else Path(out), as_json)
+        if bool(responses) == bool(dialogues) or bool(dialogues) != bool(references):
+            raise UserError(
+                "give --config with --dialogues to ask supporters, or --responses, or --dialogues with --references"
+            )
+        replies = (
+            read_responses(responses)
+            if responses
+            else paired(read_dialogues(dialogues or []), read_dialogues(references or []))
+        )
+        if all(response.lost for response in replies):
+            raise UserError(f"{', '.join(map(str, responses or dialogues or []))}: no reply to measure")
+        _measure(replies, folder, as_json)
         return
     refuse("with --config, supporters answer in --dialogues", responses=responses, references=references)
     if not dialogues:
         raise UserError("--config: give the dialogues to answer in with --dialogues")
-    progress = talk(as_json)
     resolved = resolve(config, supporters=supporter, floors=False, settings=settings, out=out, dialogues=dialogues)
     if floors := [spec.name for spec in resolved.models.supporters if spec.floor]:
         raise UserError(f"--supporter {floors[0]}: a floor has no replies of its own to measure: name models")
-    chosen = _chosen(resolved, dialogues)
+    languages, limit = resolved.config.languages, resolved.config.limit
+    given = read_dialogues(dialogues)
+    by_language = group_by(given, lambda dialogue: dialogue.language)
+    kept = {dialogue.id for language in languages for dialogue in by_language.get(language, [])[:limit]}
+    chosen = [dialogue for dialogue in given if dialogue.id in kept]
+    if not any(answered(dialogue.turns) for dialogue in chosen):
+        problem = "with a supporter's turn after a seeker's: there is nothing to answer"
+        raise UserError(f"{', '.join(map(str, dialogues))}: no dialogue in {', '.join(languages)} {problem}")
     need_metrics({dialogue.language for dialogue in chosen})  # before any call
     with open_run(resolved.out) as run:
-        replies = _ask_all(run, resolved, chosen, progress)
+        replies = _ask_all(run, resolved, chosen, talk(as_json))
         if not all(reply.lost for reply in replies):
             _measure(replies, run.folder, as_json)
     exit_if_lost(sum(reply.lost for reply in replies), len(replies), "replies")
-
-
-def _chosen(resolved: DialogueFramework, paths: Sequence[Path]) -> list[Dialogue]:
-    """The dialogues in the config's languages, at most `limit` of each, in file order."""
-    config, where = resolved.config, ", ".join(map(str, paths))
-    count: Counter[str] = Counter()
-    chosen = []
-    for dialogue in read_dialogues(paths):
-        if dialogue.language in config.languages and (config.limit is None or count[dialogue.language] < config.limit):
-            count[dialogue.language] += 1
-            chosen.append(dialogue)
-    if not chosen:
-        raise UserError(f"{where}: no dialogue in {', '.join(config.languages)}")
-    if not any(answered(dialogue.turns) for dialogue in chosen):
-        raise UserError(f"{where}: no dialogue has a supporter's turn after a seeker's: there is nothing to answer")
-    return chosen
 
 
 def _ask_all(run: Run, resolved: DialogueFramework, dialogues: Sequence[Dialogue], progress: Console) -> list[Response]:
@@ -124,16 +126,6 @@ def _ask_all(run: Run, resolved: DialogueFramework, dialogues: Sequence[Dialogue
                 responses += ask(batch, [dialogue for dialogue in dialogues if spec.speaks(dialogue.language)])
     write_jsonl(run.folder / "responses.jsonl", responses)
     return responses
-
-
-def _given(responses: list[Path], dialogues: list[Path], references: list[Path]) -> list[Response]:
-    """Existing replies with their references: from files of replies, or from whole dialogues."""
-    if bool(responses) == bool(dialogues) or bool(dialogues) != bool(references):
-        raise UserError("give --config with --dialogues to ask supporters, or --responses, or --dialogues with --references")
-    replies = read_responses(responses) if responses else paired(read_dialogues(dialogues), read_dialogues(references))
-    if all(response.lost for response in replies):
-        raise UserError(f"{', '.join(map(str, responses or dialogues))}: no reply to measure")
-    return replies
 
 
 def _measure(replies: Sequence[Response], out: Path | None, as_json: bool) -> None:

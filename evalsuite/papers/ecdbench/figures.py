@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from markupsafe import Markup
 from core import page
 from core.errors import clean
 from core.files import write_text
+from core.grouping import group_by
 from core.statistics.bootstrap import Floats
 from core.tables import Estimate, Table, fmt
 from evalsuite.papers.ecdbench.aggregate import ModelResult, Node
@@ -37,11 +39,8 @@ def charts(benchmark: Benchmark, results: Sequence[ModelResult], facts: Mapping[
 
 def _by_label(nodes: Iterable[Node]) -> dict[str, list[float]]:
     """Label → scores of the nodes that have one."""
-    scores: dict[str, list[float]] = {}
-    for node in nodes:
-        if node.partial is not None:
-            scores.setdefault(node.label, []).append(node.partial)
-    return scores
+    scored = group_by((node for node in nodes if node.partial is not None), lambda node: node.label)
+    return {label: [node.partial for node in of_label if node.partial is not None] for label, of_label in scored.items()}
 
 
 def _boxes(groups: Mapping[str, Sequence[float]], axis: str) -> list[dict[str, Any]]:
@@ -80,12 +79,9 @@ def _by_type(benchmark: Benchmark, results: Sequence[ModelResult], facts: Mappin
             continue
         shown = [part.label for part in benchmark.capabilities.values() if part.label in groups]
         means = [float(np.mean(groups[label])) for label in shown]
-        # A bar has its own n if that differs from the legend's.
-        sizes = [f" (n = {n})" if (n := len(groups[label])) != len(models) else "" for label in shown]
-        texts = [fmt(mean, 1) + size for mean, size in zip(means, sizes, strict=True)]
         traces.append(
             {"type": "bar", "name": f"{name}, n = {len(models)}", "x": [_text(label) for label in shown], "y": means}
-            | {"text": texts, "textposition": "outside", "cliponaxis": False}
+            | {"text": [fmt(mean, 1) for mean in means], "textposition": "outside", "cliponaxis": False}
             | {"tone": ("accent", "warm")[number], "marker": {"pattern": {"shape": ("", "/")[number]}}}
         )
     if not traces:
@@ -97,14 +93,15 @@ def _by_type(benchmark: Benchmark, results: Sequence[ModelResult], facts: Mappin
 
 def _by_size(results: Sequence[ModelResult], facts: Mapping[str, ModelFacts]) -> Chart | None:
     """Figure 6: totals by parameters within families of at least two sizes."""
-    families: dict[str, list[tuple[float, float, str]]] = {}
-    for result in results:
-        model, total = facts.get(result.model), result.root.partial
-        if model and model.family and model.parameters and total is not None:
-            families.setdefault(model.family, []).append((model.parameters, total, result.model))
+    points = [
+        (model.family, model.parameters, total, result.model)
+        for result in results
+        if (model := facts.get(result.model)) and model.family and model.parameters
+        if (total := result.root.partial) is not None
+    ]
     traces: list[dict[str, Any]] = []
-    for name, points in sorted(families.items()):
-        sizes, totals, models = zip(*sorted(points), strict=True)
+    for name, family in group_by(sorted(points), itemgetter(0)).items():
+        _, sizes, totals, models = zip(*family, strict=True)
         if len(set(sizes)) > 1:
             traces.append(
                 {"type": "scatter", "mode": "lines+markers", "name": _text(name), "x": sizes, "y": totals}
@@ -181,16 +178,7 @@ def _text(label: str) -> str:
 
 def write_page(path: Path, title: str, figures: Sequence[Chart], tables: Sequence[Table]) -> None:
     """Write the page. All text in it is escaped, and only its own scripts may run."""
-    text = (
-        page.environment(HERE)
-        .get_template("figures.html.j2")
-        .render(
-            title=title,
-            figures=figures,
-            data={chart.key: chart.figure for chart in figures},
-            tables=tables,
-            style=Markup((REPORT / "report.css").read_text(encoding="utf-8")),
-            scripts=page.scripts(HERE / "figures.js"),
-        )
-    )
-    write_text(path, text)
+    style = Markup((REPORT / "report.css").read_text(encoding="utf-8"))
+    about = {"title": title, "figures": figures, "tables": tables, "style": style, "scripts": page.scripts(HERE / "figures.js")}
+    data = {chart.key: chart.figure for chart in figures}
+    write_text(path, page.environment(HERE).get_template("figures.html.j2").render(**about, data=data))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from operator import itemgetter
 
+from core.grouping import group_by
 from core.tables import Cell, Table
 from evalsuite.papers.ecdbench.registry import Benchmark
 from evalsuite.papers.ecdbench.scores import ModelScores
@@ -15,36 +17,24 @@ UNREAD = {"f1": "missed", "macro_f1": "missed", "micro_f1": "missed", "stereoset
 
 def registry_table(benchmark: Benchmark) -> Table:
     """Every row of the benchmark: table 6 of ECDBench."""
-    rows: list[dict[str, Cell]] = []
+    heads = ("capability", "sub-capability", "level", "task", "id", "dataset", "evaluation", "metrics", "question", "language")
+    rows: list[tuple[Cell, ...]] = []
     for path, sub, task in benchmark.tasks():
         for name in task.datasets:
-            dataset = benchmark.datasets[name]
-            metrics = []
+            dataset, metrics = benchmark.datasets[name], []
             for method in dataset.methods:
                 label = benchmark.metrics[method.metric].label
                 label = label if method.k is None else label.replace("@k", f"@{method.k}")
                 metrics.append(label + (" (not runnable)" if method.unavailable else ""))
             run = dataset.run
             runner = [run.by, run.task, run.metric and f"({run.metric})", run.reason] if run else []
-            rows.append(
-                {
-                    "capability": benchmark.capabilities[path.split("/")[0]].label,
-                    "sub-capability": sub.label,
-                    "level": task.level,
-                    "task": task.label,
-                    "id": name,
-                    "dataset": dataset.label,
-                    "evaluation": dataset.evaluation,
-                    "metrics": ", ".join(metrics),
-                    "question": dataset.question,
-                    "language": "+".join(dataset.language) if dataset.language else None,
-                    "licence": dataset.licence,
-                    "how to get it": dataset.get,
-                    "run by": " ".join(filter(None, runner)) or None,
-                }
-            )
+            place = (benchmark.capabilities[path.split("/")[0]].label, sub.label, task.level, task.label, name)
+            asked_in = "+".join(dataset.language) if dataset.language else None
+            asking = (dataset.label, dataset.evaluation, ", ".join(metrics), dataset.question, asked_in)
+            rows.append((*place, *asking, dataset.licence, dataset.get, " ".join(filter(None, runner)) or None))
     notes = ("A dash: not stated, or not known for certain.", *doubts(benchmark))
-    return Table.of("registry", f"{benchmark.title}: tasks, datasets and methods", rows, notes)
+    columns = (*heads, "licence", "how to get it", "run by")
+    return Table("registry", f"{benchmark.title}: tasks, datasets and methods", columns, tuple(rows), notes)
 
 
 def metrics_table(benchmark: Benchmark) -> Table:
@@ -60,16 +50,15 @@ def metrics_table(benchmark: Benchmark) -> Table:
 
 def doubts(benchmark: Benchmark) -> list[str]:
     """What our copy of the paper leaves unclear, and the notes on single datasets."""
-    lines: dict[str, None] = {}
-    for _, sub, task in benchmark.tasks():
-        for label, text in ((sub.label, sub.doubt), (f"{sub.label}, {task.label}", task.doubt)):
-            if text:
-                lines[f"{label}: {text}"] = None
-    notes: dict[str, list[str]] = {}
-    for dataset in benchmark.datasets.values():
-        for note in dataset.notes:
-            notes.setdefault(note, []).append(dataset.label)
-    return [*lines, *(f"{', '.join(labels)}: {note}" for note, labels in notes.items())]
+    lines = [
+        f"{label}: {text}"
+        for _, sub, task in benchmark.tasks()
+        for label, text in ((sub.label, sub.doubt), (f"{sub.label}, {task.label}", task.doubt))
+        if text
+    ]
+    noted = [(note, dataset.label) for dataset in benchmark.datasets.values() for note in dataset.notes]
+    notes = group_by(noted, itemgetter(0)).items()
+    return [*dict.fromkeys(lines), *(f"{', '.join(label for _, label in pairs)}: {note}" for note, pairs in notes)]
 
 
 def counts_table(benchmark: Benchmark) -> Table | None:

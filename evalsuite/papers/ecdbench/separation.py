@@ -26,8 +26,8 @@ def separation_table(results: Sequence[ModelResult]) -> Table:
     rows.sort(key=lambda pair: (LAYERS.index(pair[0].layer), -pair[1]["SD"], pair[0].path))
     note = (
         "reliability: the share of the models' variance that is not due to the sampling of items (0 to 1). significant pairs: "
-        "z of the difference by its bootstrap standard error, p at most 0.05 after Holm's correction over a row's pairs. A dash: "
-        "scores without items."
+        "z of the difference by its bootstrap standard error, p at most 0.05 after Holm's correction over a row's pairs. A "
+        "dash: scores without items."
     )
     return Table.of("separation", "Which parts separate models", [row for _, row in rows], (note,), section="Discrimination")
 

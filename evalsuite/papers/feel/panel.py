@@ -10,12 +10,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from core.errors import UserError, near
 from core.files import read_jsonl, write_jsonl
@@ -80,12 +79,12 @@ class FeelConfig(BaseModel):
     out: str
     """The run folder."""
 
-    @model_validator(mode="after")
-    def _once(self) -> FeelConfig:
-        for name, values in (("judges", self.judges), ("methods", self.methods), ("languages", self.languages)):
-            if len(set(values)) < len(values):
-                raise ValueError(f"{name}: an entry is given twice{'; `rounds` repeats a judge' if name == 'judges' else ''}")
-        return self
+    @field_validator("judges", "methods", "languages")
+    @classmethod
+    def _once(cls, value: list[Any]) -> list[Any]:
+        if len(set(value)) < len(value):
+            raise ValueError("an entry is given twice; `rounds` repeats a judge")
+        return value
 
 
 def load_feel_config(path: Path, overrides: dict[str, Any], settings: Sequence[str] = ()) -> FeelConfig:
@@ -93,25 +92,14 @@ def load_feel_config(path: Path, overrides: dict[str, Any], settings: Sequence[s
     return overridden(path, FeelConfig, "FEEL config", overrides, settings)
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """One judge of the panel, loaded and checked. `prompts` has its persona filled in."""
 
     entry: JudgeEntry
     resolved: DialogueFramework
+    spec: ModelSpec
     rubric: Rubric
     prompts: PromptPack
-
-    @property
-    def spec(self) -> ModelSpec:
-        """The judge's model."""
-        return self.resolved.models.judge
-
-    def sampled(self, method: Method, temperature: float) -> ModelSpec:
-        """The model's spec as a method samples it: `bands` at the panel's temperature."""
-        if method == "tokens":
-            return self.spec
-        return self.spec.model_copy(update={"sampling": self.spec.sampling.model_copy(update={"temperature": temperature})})
 
 
 class Feel(Framework):
@@ -159,9 +147,10 @@ def _members(config: FeelConfig) -> list[Member]:
         for method in config.methods:
             check_pack(resolved.judge_prompts, _JUDGE_METHODS[method], config.languages)
         resolved.judge_prompts.require(config.languages, [f"persona_{entry.persona}.j2"])
-        if "tokens" in config.methods and resolved.models.judge.endpoint.top_logprobs == 0:
-            raise UserError(f"model {resolved.models.judge.name}: its endpoint gives no token probabilities (top_logprobs: 0)")
-        members.append(Member(entry, resolved, resolved.rubric, resolved.judge_prompts.with_values(persona=entry.persona)))
+        if "tokens" in config.methods and (judge := resolved.models.judge).endpoint.top_logprobs == 0:
+            raise UserError(f"model {judge.name}: its endpoint gives no token probabilities (top_logprobs: 0)")
+        prompts = resolved.judge_prompts.with_values(persona=entry.persona)
+        members.append(Member(entry, resolved, resolved.models.judge, resolved.rubric, prompts))
     for a, b in itertools.combinations(members, 2):  # records and servers identify a judge by model name and persona
         if a.spec.name == b.spec.name and (a.spec != b.spec or a.entry.persona == b.entry.persona):
             raise UserError(f"judges: {a.entry.model} and {b.entry.model} are both named {a.spec.name}: rename one")
@@ -203,7 +192,9 @@ def score(
 
 def _work(config: FeelConfig, member: Member, method: Method) -> Callable[[ChatClient, Dialogue], Awaitable[list[Judgement]]]:
     """How one judge scores one dialogue by one method."""
-    spec, bands = member.sampled(method, config.temperature), Bands(config.rounds, config.off_sum)
+    spec, bands = member.spec, Bands(config.rounds, config.off_sum)
+    if method == "bands":  # at the panel's temperature
+        spec = spec.model_copy(update={"sampling": spec.sampling.model_copy(update={"temperature": config.temperature})})
 
     async def judged(client: ChatClient, dialogue: Dialogue) -> list[Judgement]:
         judge = Judge(client, spec, member.rubric, member.prompts, _JUDGE_METHODS[method], bands, opens_freely=opens_freely)

@@ -15,16 +15,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from core.errors import UserError
 from core.records import Dialogue, Judgement, Preference
-from core.statistics.bootstrap import Floats, estimate, resampled_means
+from core.statistics.bootstrap import estimate, resampled_means
 from core.statistics.means import comparable, exact_mean, means_by
-from core.tables import Cell, Estimate, Table
+from core.tables import Estimate, Table
 from evalsuite.papers.feel.tables import FEEL
 from evalsuite.statistics.coefficients import coefficients
 from evalsuite.statistics.correlation import Pairing, known_dialogue
@@ -93,8 +92,7 @@ def metric_ranks(
     return ranks
 
 
-@dataclass(frozen=True)
-class Ranking:
+class Ranking(NamedTuple):
     """How closely one scorer's ranks follow people's. Each figure's `n` counts the topics in which it is defined; `supporters`:
     the fewest and most in a topic (0 without topics)."""
 
@@ -121,11 +119,8 @@ def compare_ranks(people: Ranks, metrics: Mapping[str, Ranks]) -> list[Ranking]:
                 sides = [ranks_of({name: -side[topic][name] for name in shared}) for side in (people, ranks)]
                 rows.append(topic_figures(*([side[name] for name in shared] for side in sides)))
                 sizes.append(len(shared))
-        if rows:
-            figures = np.array([[row[name] for name in FIGURES] for row in rows], dtype=np.float64)  # None becomes NaN
-            rankings.append(Ranking(scorer, _averaged(figures), len(rows), (min(sizes), max(sizes))))
-        else:
-            rankings.append(Ranking(scorer, dict.fromkeys(FIGURES, Estimate(None, None, None, 0)), 0, (0, 0)))
+        averaged = _averaged(rows) if rows else dict.fromkeys(FIGURES, Estimate(None, None, None, 0))
+        rankings.append(Ranking(scorer, averaged, len(rows), (min(sizes, default=0), max(sizes, default=0))))
     if not any(ranking.topics for ranking in rankings):
         raise UserError("no topic has two supporters that both a scorer and people ranked")
     return rankings
@@ -143,8 +138,9 @@ def topic_figures(people: Sequence[float], metric: Sequence[float]) -> dict[str,
     }
 
 
-def _averaged(values: Floats) -> dict[str, Estimate]:
-    """The mean of every column of [topics, figures] over the topics in which it is defined."""
+def _averaged(rows: Sequence[Mapping[str, float | None]]) -> dict[str, Estimate]:
+    """The mean of every figure over the topics in which it is defined."""
+    values = np.array([[row[name] for name in FIGURES] for row in rows], dtype=np.float64)  # None becomes NaN
     defined = ~np.isnan(values)
     draws = resampled_means(np.where(defined, values, 0.0), defined.astype(np.float64))
     figures = {}
@@ -157,10 +153,10 @@ def _averaged(values: Floats) -> dict[str, Estimate]:
 def ranking_table(rankings: Sequence[Ranking]) -> Table:
     """Table 3 of FEEL (and table 4, with the ensembles without one judge)."""
     columns = ("scorer", "Spear.", "Kend.", "RMSE", "MAE", "topics", "supporters")
-    rows: list[tuple[Cell, ...]] = []
-    for ranking in rankings:
-        supporters = "–".join(map(str, dict.fromkeys(ranking.supporters)))
-        rows.append((ranking.scorer, *(ranking.figures[name] for name in FIGURES), ranking.topics, supporters))
+    rows = [
+        (r.scorer, *(r.figures[name] for name in FIGURES), r.topics, "–".join(map(str, dict.fromkeys(r.supporters))))
+        for r in rankings
+    ]
     notes = (
         "Within each topic, then averaged; [95 % percentile bootstrap over topics], n = topics with a defined figure. People: "
         "wins minus losses over all questions, ties are neither; equal tallies share their mean rank.",

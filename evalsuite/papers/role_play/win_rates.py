@@ -58,15 +58,14 @@ class Choice:
     @property
     def pair(self) -> tuple[str, ...]:
         """The identity of what was compared: language, item, systems, outputs."""
-        return self.language, self.item, self.a, self.b, *self.outputs
+        return self.language, self.item, *self.systems, *self.outputs
 
     def sorted(self) -> Choice:
         """The same choice with the systems in alphabetical order."""
         if self.a <= self.b:
             return self
         degree = None if self.degree is None else -self.degree
-        outputs = (self.outputs[1], self.outputs[0])
-        return replace(self, a=self.b, b=self.a, verdict=_OTHER[self.verdict], degree=degree, outputs=outputs)
+        return replace(self, a=self.b, b=self.a, verdict=_OTHER[self.verdict], degree=degree, outputs=self.outputs[::-1])
 
 
 @dataclass(frozen=True)
@@ -83,8 +82,8 @@ def choices_of(comparisons: Iterable[Comparison]) -> Iterator[Choice]:
     """A table's rows as choices."""
     for row in comparisons:
         first = None if row.order is None else row.a if row.order == "ab" else row.b
-        fields = {"degree": row.degree, "annotator": row.annotator, "question": row.question, "first": first}
-        yield Choice("", row.item, row.a, row.b, row.choice, **fields).sorted()  # type: ignore[arg-type]
+        about = (row.degree, row.annotator, row.question)
+        yield Choice("", row.item, row.a, row.b, row.choice, *about, first=first).sorted()
 
 
 def votes(choices: Iterable[Choice], mode: Mode) -> list[Choice]:
@@ -201,28 +200,21 @@ def _rates(choices: Sequence[Choice], mode: Mode, words: Words, title: str) -> l
         "single one). Votes without a readable answer are in no rate.",
     ]
     if any(choice.first is not None for choice in choices):
-        rule = {
-            "native": "one vote per annotator and pair; answers that change with the order shown are a tie.",
-            "paper": "every answer is a vote of its own, whatever the answer in the other order.",
-        }
-        notes.append(f"{mode} mode: {rule[mode]}")
+        native = "one vote per annotator and pair; answers that change with the order shown are a tie."
+        notes.append(f"{mode} mode: {native if mode == 'native' else 'every answer is a vote of its own.'}")
     if graded:
-        most = max(abs(vote.degree or 0.0) for vote in counted)
-        notes.append(
-            f"Degree: by how much the {words.system} is better (below 0: worse), here up to {most:g}; interval as for rates."
-        )
+        notes.append(f"Degree: by how much the {words.system} is better (below 0: worse); interval as for rates.")
     overall: list[dict[str, Cell]] = []
     pairs: list[dict[str, Cell]] = []
     for language, part in by_language:
         lead: dict[str, Cell] = {"language": language} if any(name for name, _ in by_language) else {}
         systems = sorted({name for vote in part for name in vote.systems})
         fitted, differences = strengths_of(part, systems)
-        shares = fitted.shares if fitted else [None] * len(systems)
-        ranks = map(rank_text, rank_ranges(differences, len(systems)))
-        rows = []
-        for name, rank, share in zip(systems, ranks, shares, strict=True):
+        ranks, rows = rank_ranges(differences, len(systems)), []
+        for place, name in enumerate(systems):
             figures = _counts([vote for vote in part if name in vote.systems], name, words.items)
-            rows.append(lead | {words.system: name, "rank": rank, "expected %": share} | figures)
+            fit = {"rank": rank_text(ranks[place]), "expected %": fitted.shares[place] if fitted else None}
+            rows.append(lead | {words.system: name} | fit | figures)
         by_share = ("expected %", "win rate %")
         rows.sort(key=lambda row: [-((isinstance(cell := row[head], Estimate) and cell.mean) or 0) for head in by_share])
         overall += rows
@@ -240,16 +232,18 @@ def _rates(choices: Sequence[Choice], mode: Mode, words: Words, title: str) -> l
         f"by Bradley-Terry strengths, with a tie as half a win for each [95 % over {words.items}, from {FEWEST} on]. A dash: "
         f"some {words.system}s were never compared, not even through others."
     )
-    expected_share = f"Expected: the share that a {words.system} would win if it met every other equally often, {model}"
-    ranks_note = f"Rank: the places that the significant differences between two {words.system}s allow (pair by pair)."
-    p_note = (
+    board_note = (
+        f"Expected: the share that a {words.system} would win if it met every other equally often, {model} Rank: the places "
+        f"that the significant differences between two {words.system}s allow (pair by pair)."
+    )
+    pair_note = (
         f"Expected: the share that the {words.system} would win against the other, from all votes, {model} p for an even "
         f"share: {TEST}, two-sided, above {ALPHA:g} if the interval contains 50; the difference is significant if p after "
         f"Holm's correction over all pairs is at most {ALPHA:g}."
     )
     return [
-        Table.of("win_rates", f"{title} (all pairs)", overall, (expected_share, ranks_note, *notes)),
-        Table.of("pairs", f"{title} (pair by pair)", pairs, (p_note, *notes)),
+        Table.of("win_rates", f"{title} (all pairs)", overall, (board_note, *notes)),
+        Table.of("pairs", f"{title} (pair by pair)", pairs, (pair_note, *notes)),
     ]
 
 
@@ -260,13 +254,9 @@ def _position(choices: Sequence[Choice], words: Words, title: str) -> Table:
         read = [choice for choice in part if choice.verdict is not None]
         decided = [choice for choice in read if choice.verdict != "tie"]
         first = rate(decided, lambda choice: float((choice.a if choice.verdict == "a" else choice.b) == choice.first))
-        answers = group_by(read, lambda choice: choice.pair)
-        twice = [
-            replace(several[0], verdict="a" if len({choice.verdict for choice in several}) == 1 else "b")
-            for several in answers.values()
-            if len(several) > 1
-        ]
-        stable = rate(twice, lambda pair: float(pair.verdict == "a"))
+        twice = [several for several in group_by(read, lambda choice: choice.pair).values() if len(several) > 1]
+        same = [replace(of[0], verdict="a" if len({choice.verdict for choice in of}) == 1 else "b") for of in twice]
+        stable = rate(same, lambda pair: float(pair.verdict == "a"))
         rows.append((annotator, len(part), 100 * len(read) / len(part), len(read) - len(decided), first, stable))
     columns = ("annotator", "answers", "parse rate %", "ties", "first shown picked %", "same in both orders %")
     note = f"First shown picked: share of the decided answers; 50 without a position bias. [{SMOOTHED} over {words.items}]."

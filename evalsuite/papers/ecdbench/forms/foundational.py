@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,16 +12,17 @@ from pydantic import Field
 from core.errors import UserError
 from core.files import read_text
 from core.records import Whole
-from core.rows import CorpusReader
+from core.rows import CorpusReader, Dropped, Malformed
 from evalsuite.papers.ecdbench.forms.reading import (
     Doc,
     ReadForm,
     Text,
     at_least,
     bare_csv,
-    folder_texts,
+    csv_of,
+    folders_of,
+    form_of,
     in_files,
-    jsonl_of,
     label_of,
     lines_of,
     parsed,
@@ -68,6 +68,14 @@ EXAM = row_of(
     label=(Text | list[Text] | None, None),
     answer=(Text | None, None),
 )
+COSMOS = row_of(
+    **dict.fromkeys(("context", "question", "answer0", "answer1", "answer2", "answer3"), str), label=Literal["0", "1", "2", "3"]
+)
+TRUTHFUL = row_of(
+    question=Annotated[str, Field(alias="Question")],
+    right=Annotated[str, Field(alias="Correct Answers")],
+    wrong=Annotated[str, Field(alias="Incorrect Answers")],
+)
 PRO = row_of(question=Text, options=at_least(2, Text, 10), answer_index=Annotated[Whole, Field(ge=0, le=9)], category=Text)
 
 
@@ -102,18 +110,10 @@ def _ag_news(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
         yield {"title": title.replace("\\", " "), "text": description.replace("\\", " "), "gold": [gold]}
 
 
-def _thucnews(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """One folder per class, one file per article, whose first line is the title."""
-    for text, gold in folder_texts(files, reader, THUC_CLASSES):
-        yield {"text": text, "choices": list(THUC_CLASSES), "gold": [gold]}
-
-
-def _ocnli(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    for row, raw in parsed(LABELLED, in_files(reader.jsonl, files), reader):
-        if raw.label == "-":
-            reader.step.drop("annotators agree on no label", row.where)
-        else:
-            yield {**raw.model_dump(), "gold": [INFERENCE.index(raw.label)]}
+def _ocnli(raw: Any) -> Doc:
+    if raw.label == "-":
+        raise Dropped("annotators agree on no label")
+    return {**raw.model_dump(), "gold": [INFERENCE.index(raw.label)]}
 
 
 def _lcqmc(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
@@ -190,13 +190,12 @@ def _lcsts(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
                 yield {"text": match[1], "language": "zh"}
 
 
-def _meetings(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+def _meeting(raw: Any) -> Doc:
     """VCSum, a part of a meeting: the turns with their speakers."""
-    for row, raw in parsed(VCSUM, in_files(reader.jsonl, files), reader):
-        if len(raw.speaker) != len(raw.context):
-            reader.malformed(row, f"speaker: expected {len(raw.context)}, one per turn, found {len(raw.speaker)}")
-        turns = [f"发言人{speaker}：{''.join(turn)}" for speaker, turn in zip(raw.speaker, raw.context, strict=True)]
-        yield {"text": "\n".join(turns), "language": "zh"}
+    if len(raw.speaker) != len(raw.context):
+        raise Malformed(f"speaker: expected {len(raw.context)}, one per turn, found {len(raw.speaker)}")
+    turns = [f"发言人{speaker}：{''.join(turn)}" for speaker, turn in zip(raw.speaker, raw.context, strict=True)]
+    return {"text": "\n".join(turns), "language": "zh"}
 
 
 # --- common sense and knowledge ---------------------------------------------------------------------------------------------
@@ -212,30 +211,20 @@ def _piqa_labelled(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
         yield doc | {"label": int(label)}
 
 
-def _cosmos_qa(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    answers = tuple(f"answer{n}" for n in range(4))
-    for row in in_files(partial(reader.csv, needed=("context", "question", *answers, "label")), files):
-        value, gold = row.value, label_of(row, reader, "label", row.value["label"], ("0", "1", "2", "3"))
-        options = [value[name] for name in answers]
-        yield {"context": value["context"], "question": value["question"], "options": options, "gold": [gold]}
-
-
-def _agieval(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+def _agieval(raw: Any) -> Doc:
     """Choices (`category` choice), some with several right letters, and gaps to fill (`category` cloze), in the columns of
     lm-eval's tasks: `query`, `choices` and `gold`, or `answer`."""
-    for row, raw in parsed(EXAM, in_files(reader.jsonl, files), reader):
-        question = "\n".join(filter(None, [raw.passage, raw.question]))
-        if raw.options:
-            letters = [chr(ord("A") + place) for place in range(len(raw.options))]
-            right = set("".join(raw.label or ""))
-            if not right or not right <= set(letters):
-                reader.malformed(row, f"label: expected letters of {', '.join(letters)}, found {raw.label!r}")
-            query = "\n".join([question, *raw.options, "Answer:" if question.isascii() else "答案："])
-            yield {"category": "choice", "query": query, "choices": letters, "gold": sorted(map(letters.index, right))}
-        elif raw.answer:
-            yield {"category": "cloze", "query": f"Q: {question}\nA:", "answer": raw.answer}
-        else:
-            reader.malformed(row, "neither options nor an answer")
+    question = "\n".join(filter(None, [raw.passage, raw.question]))
+    if raw.options:
+        letters = [chr(ord("A") + place) for place in range(len(raw.options))]
+        right = set("".join(raw.label or ""))
+        if not right or not right <= set(letters):
+            raise Malformed(f"label: expected letters of {', '.join(letters)}, found {raw.label!r}")
+        query = "\n".join([question, *raw.options, "Answer:" if question.isascii() else "答案："])
+        return {"category": "choice", "query": query, "choices": letters, "gold": sorted(map(letters.index, right))}
+    if not raw.answer:
+        raise Malformed("neither options nor an answer")
+    return {"category": "cloze", "query": f"Q: {question}\nA:", "answer": raw.answer}
 
 
 def _subjects(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
@@ -266,31 +255,35 @@ def _mmlu_pro(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
             yield {**raw.model_dump(), "answer": "ABCDEFGHIJ"[raw.answer_index]}
 
 
-def _truthfulqa(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    for row in in_files(partial(reader.csv, needed=("Question", "Correct Answers", "Incorrect Answers")), files):
-        right, wrong = (
-            [part.strip() for part in row.value[f"{kind} Answers"].split(";") if part.strip()]
-            for kind in ("Correct", "Incorrect")
-        )
-        if not right or not wrong:
-            reader.malformed(row, "needs correct and incorrect answers")
-        yield {"question": row.value["Question"], "correct_answers": right, "incorrect_answers": wrong}
+def _truthfulqa(raw: Any) -> Doc:
+    right, wrong = ([part.strip() for part in text.split(";") if part.strip()] for text in (raw.right, raw.wrong))
+    if not right or not wrong:
+        raise Malformed("needs correct and incorrect answers")
+    return {"question": raw.question, "correct_answers": right, "incorrect_answers": wrong}
 
 
 SUMMARISED: dict[str, ReadForm] = {
-    "cnewsum": jsonl_of(CNEWSUM, lambda raw: {"text": "".join(raw.article), "language": "zh"}),
+    "cnewsum": form_of(CNEWSUM, lambda raw: {"text": "".join(raw.article), "language": "zh"}),
     "lcsts": _lcsts,
-    "vcsum": _meetings,
+    "vcsum": form_of(VCSUM, _meeting),
 }
 FOUNDATIONAL: dict[str, ReadForm] = {
     **SUMMARISED,
     "ag_news": _ag_news,
-    "agieval": _agieval,
+    "agieval": form_of(EXAM, _agieval),
     "cmrc": _cmrc_questions,
-    "copa": jsonl_of(COPA),
-    "cosmos_qa": _cosmos_qa,
+    "copa": form_of(COPA),
+    "cosmos_qa": csv_of(
+        COSMOS,
+        lambda raw: {
+            "context": raw.context,
+            "question": raw.question,
+            "options": [raw.answer0, raw.answer1, raw.answer2, raw.answer3],
+            "gold": [int(raw.label)],
+        },
+    ),
     "exam": _subjects,
-    "folio": jsonl_of(
+    "folio": form_of(
         FOLIO,
         lambda raw: {
             "premises": raw.premises if isinstance(raw.premises, str) else "\n".join(raw.premises),
@@ -298,13 +291,13 @@ FOUNDATIONAL: dict[str, ReadForm] = {
             "gold": [FOLIO_LABELS.index(raw.label)],
         },
     ),
-    "hellaswag": jsonl_of(HELLASWAG),
+    "hellaswag": form_of(HELLASWAG),
     "lcqmc": _lcqmc,
     "logiqa": _logiqa,
     "mmlu_pro": _mmlu_pro,
     "mnli": _glue({"premise": "sentence1", "hypothesis": "sentence2"}, "gold_label", INFERENCE),
     "multirc": _multirc_answers,
-    "mutual": jsonl_of(
+    "mutual": form_of(
         MUTUAL,
         lambda raw: {
             "article": raw.article,
@@ -312,17 +305,17 @@ FOUNDATIONAL: dict[str, ReadForm] = {
             "gold": [LETTERS.index(raw.answers)],
         },
     ),
-    "ocnli": _ocnli,
+    "ocnli": form_of(LABELLED, _ocnli),
     "piqa": _piqa_labelled,
     "qqp": _glue({"question1": "question1", "question2": "question2"}, "is_duplicate", ("0", "1")),
     "record": _record_questions,
     # In the columns of lm-eval's task, whose first label is entailment.
-    "rte": jsonl_of(
+    "rte": form_of(
         RTE, lambda raw: {"sentence1": raw.premise, "sentence2": raw.hypothesis, "label": int(raw.label == "not_entailment")}
     ),
     "sst2": _glue({"sentence": "sentence"}, "label", ("0", "1")),
-    "thucnews": _thucnews,
-    "truthfulqa": _truthfulqa,
-    "wic": jsonl_of(WIC, _numbered),
-    "wsc": jsonl_of(WSC, _numbered),
+    "thucnews": folders_of(THUC_CLASSES, lambda text: {"text": text, "choices": list(THUC_CLASSES)}),
+    "truthfulqa": csv_of(TRUTHFUL, _truthfulqa),
+    "wic": form_of(WIC, _numbered),
+    "wsc": form_of(WSC, _numbered),
 }

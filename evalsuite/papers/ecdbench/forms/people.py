@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,16 +12,16 @@ from pydantic import Field
 from core.errors import UserError, near
 from core.files import CONFIGS, digest
 from core.records import Whole
-from core.rows import CorpusReader
+from core.rows import CorpusReader, Dropped, Malformed
 from core.yaml_files import load_yaml
 from evalsuite.papers.ecdbench.forms.reading import (
     Doc,
     ReadForm,
     Text,
     at_least,
-    folder_texts,
-    in_files,
-    jsonl_of,
+    csv_of,
+    folders_of,
+    form_of,
     label_of,
     lines_of,
     parsed,
@@ -79,12 +78,6 @@ DOCUMENT = row_of(text=Annotated[str, Field(pattern=r"\S")], language=(Literal["
 
 
 # --- emotion ----------------------------------------------------------------------------------------------------------------
-
-
-def _imdb(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """One folder per class, one file per review."""
-    for text, gold in folder_texts(files, reader, ("neg", "pos")):
-        yield {"text": text.replace("<br />", "\n"), "gold": [gold]}
 
 
 def _irony(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
@@ -164,13 +157,11 @@ def _emobench(options: str, label: str, asks: Callable[[Any], str]) -> Callable[
 # --- companionship ----------------------------------------------------------------------------------------------------------
 
 
-def _preference(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+def _preference(raw: Any) -> Doc:
     """A profile, a question and two replies, of which people preferred one. A hash of the item decides which is shown first."""
-    for file in files:
-        for _, raw in parsed(PREFERRED, reader.records(file), reader):
-            second = int(digest([raw.question, raw.chosen, raw.rejected], 8), 16) % 2
-            options = [raw.rejected, raw.chosen] if second else [raw.chosen, raw.rejected]
-            yield {"profile": _spoken(raw.profile), "question": raw.question, "options": options, "gold": [second]}
+    second = int(digest([raw.question, raw.chosen, raw.rejected], 8), 16) % 2
+    options = [raw.rejected, raw.chosen] if second else [raw.chosen, raw.rejected]
+    return {"profile": _spoken(raw.profile), "question": raw.question, "options": options, "gold": [second]}
 
 
 def _spoken(profile: Any) -> str:
@@ -208,31 +199,24 @@ def _book_sort(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
             yield {"excerpt": text, "options": options, "gold": [0 if earlier_first else 1]}
 
 
-def _longmemeval(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+def _longmemeval(raw: Any) -> Doc:
     """A question about earlier chat sessions, and which of them contain the answer."""
-    for row, raw in parsed(MEMORY, in_files(reader.json_list, files), reader):
-        ids = raw.haystack_session_ids
-        if not len(ids) == len(raw.haystack_dates) == len(raw.haystack_sessions):
-            reader.malformed(row, "haystack_session_ids, haystack_dates and haystack_sessions differ in length")
-        if unknown := [session for session in raw.answer_session_ids if session not in ids]:
-            reader.malformed(row, f"answer_session_ids: {unknown[0]!r} is not in haystack_session_ids")
-        if raw.question_id.endswith("_abs") or not raw.answer_session_ids:
-            reader.step.drop("no session contains an answer", row.where)
-            continue
-        sessions = [
-            f"{date}\n" + "\n".join(f"{turn.role}: {turn.content}" for turn in session)
-            for date, session in zip(raw.haystack_dates, raw.haystack_sessions, strict=True)
-        ]
-        gold = [place for place, session in enumerate(ids) if session in raw.answer_session_ids]
-        yield {"question": raw.question, "date": raw.question_date, "options": sessions, "gold": gold}
+    ids = raw.haystack_session_ids
+    if not len(ids) == len(raw.haystack_dates) == len(raw.haystack_sessions):
+        raise Malformed("haystack_session_ids, haystack_dates and haystack_sessions differ in length")
+    if unknown := [session for session in raw.answer_session_ids if session not in ids]:
+        raise Malformed(f"answer_session_ids: {unknown[0]!r} is not in haystack_session_ids")
+    if raw.question_id.endswith("_abs") or not raw.answer_session_ids:
+        raise Dropped("no session contains an answer")
+    sessions = [
+        f"{date}\n" + "\n".join(f"{turn.role}: {turn.content}" for turn in session)
+        for date, session in zip(raw.haystack_dates, raw.haystack_sessions, strict=True)
+    ]
+    gold = [place for place, session in enumerate(ids) if session in raw.answer_session_ids]
+    return {"question": raw.question, "date": raw.question_date, "options": sessions, "gold": gold}
 
 
 # --- values and safety ------------------------------------------------------------------------------------------------------
-
-
-def _crows_pairs(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    for _, raw in parsed(CROWS, in_files(partial(reader.csv, needed=list(CROWS.model_fields)), files), reader):
-        yield raw.model_dump()
 
 
 def _stereoset(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
@@ -274,45 +258,42 @@ def _safetybench(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 # --- our own forms ----------------------------------------------------------------------------------------------------------
 
 
-def _items(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    for row, raw in parsed(CHOICES, in_files(reader.jsonl, files), reader):
-        gold = raw.gold if isinstance(raw.gold, list) else [raw.gold]
-        if not all(0 <= place < len(raw.choices) for place in gold):
-            reader.malformed(row, f"gold: expected 0 to {len(raw.choices) - 1}, found {raw.gold}")
-        yield {"text": raw.text, "choices": raw.choices, "gold": gold}
+def _item(raw: Any) -> Doc:
+    gold = raw.gold if isinstance(raw.gold, list) else [raw.gold]
+    if not all(0 <= place < len(raw.choices) for place in gold):
+        raise Malformed(f"gold: expected 0 to {len(raw.choices) - 1}, found {raw.gold}")
+    return {"text": raw.text, "choices": raw.choices, "gold": gold}
 
 
-def _scale(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """Statements without points for any choice (fillers) are dropped."""
-    for row, raw in parsed(STATEMENT, in_files(reader.jsonl, files), reader):
-        if len(raw.points) != len(raw.choices):
-            reader.malformed(row, f"points: expected {len(raw.choices)}, one per choice, found {len(raw.points)}")
-        if not any(raw.points):
-            reader.step.drop("gives no points", row.where)
-            continue
-        best = [place for place, points in enumerate(raw.points) if points == max(raw.points)]
-        yield {"text": raw.text, "choices": raw.choices, "points": raw.points, "gold": best}
+def _scale(raw: Any) -> Doc:
+    """A statement; one without points for any choice (a filler) is dropped."""
+    if len(raw.points) != len(raw.choices):
+        raise Malformed(f"points: expected {len(raw.choices)}, one per choice, found {len(raw.points)}")
+    if not any(raw.points):
+        raise Dropped("gives no points")
+    best = [place for place, points in enumerate(raw.points) if points == max(raw.points)]
+    return {"text": raw.text, "choices": raw.choices, "points": raw.points, "gold": best}
 
 
 ABOUT_PEOPLE: dict[str, ReadForm] = {
     "affect": _affect,
-    "bbq": jsonl_of(BBQ),
+    "bbq": form_of(BBQ),
     "book_sort": _book_sort,
     "cped": _cped,
-    "crows_pairs": _crows_pairs,
-    "documents": jsonl_of(DOCUMENT),
+    "crows_pairs": csv_of(CROWS),
+    "documents": form_of(DOCUMENT),
     "edos": _edos,
-    "emobench_application": jsonl_of(APPLICATION, _emobench("choices", "label", lambda raw: raw.kind.lower())),
-    "emobench_cause": jsonl_of(UNDERSTANDING, _emobench("cause_choices", "cause_label", lambda raw: "cause")),
-    "emobench_emotion": jsonl_of(UNDERSTANDING, _emobench("emotion_choices", "emotion_label", lambda raw: "emotion")),
+    "emobench_application": form_of(APPLICATION, _emobench("choices", "label", lambda raw: raw.kind.lower())),
+    "emobench_cause": form_of(UNDERSTANDING, _emobench("cause_choices", "cause_label", lambda raw: "cause")),
+    "emobench_emotion": form_of(UNDERSTANDING, _emobench("emotion_choices", "emotion_label", lambda raw: "emotion")),
     "goemotions": _goemotions,
-    "imdb": _imdb,
+    "imdb": folders_of(("neg", "pos"), lambda text: {"text": text.replace("<br />", "\n")}),
     "irony": _irony,
-    "items": _items,
-    "longmemeval": _longmemeval,
+    "items": form_of(CHOICES, _item),
+    "longmemeval": form_of(MEMORY, _longmemeval, CorpusReader.json_list),
     "metaphor": _metaphor,
-    "preference": _preference,
+    "preference": form_of(PREFERRED, _preference, CorpusReader.records),
     "safetybench": _safetybench,
-    "scale": _scale,
+    "scale": form_of(STATEMENT, _scale),
     "stereoset": _stereoset,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -44,14 +45,26 @@ def at_least(fewest: int, item: Any, most: int | None = None) -> Any:
     return Annotated[list[item], Field(min_length=fewest, max_length=most)]
 
 
-def jsonl_of(model: type[RowModel], document: Callable[[Any], Doc] = RowModel.model_dump) -> ReadForm:
-    """A form whose documents are made from the rows of JSON-lines files."""
+def form_of(
+    model: type[RowModel],
+    document: Callable[[Any], Doc] = RowModel.model_dump,
+    read: Callable[[CorpusReader, Path], Iterable[CorpusRow]] = CorpusReader.jsonl,
+) -> ReadForm:
+    """A form whose documents are made from the rows of files, by default of JSON lines. `document` may raise `Dropped` (the
+    item is left out) and `Malformed`."""
 
-    def read(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-        for _, raw in parsed(model, in_files(reader.jsonl, files), reader):
-            yield document(raw)
+    def read_form(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+        for row in in_files(partial(read, reader), files):
+            with reader.accounting(row):
+                yield document(model.model_validate(row.value))
 
-    return read
+    return read_form
+
+
+def csv_of(model: type[RowModel], document: Callable[[Any], Doc] = RowModel.model_dump) -> ReadForm:
+    """A form of CSV files with a column for each field of the model."""
+    needed = [field.alias or name for name, field in model.model_fields.items()]
+    return form_of(model, document, partial(CorpusReader.csv, needed=needed))
 
 
 def lines_of(file: Path, keep_blank: bool = False) -> list[str]:
@@ -101,16 +114,20 @@ def bare_csv(files: Sequence[Path], reader: CorpusReader, width: int) -> Iterato
             yield row, fields
 
 
-def folder_texts(files: list[Path], reader: CorpusReader, classes: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Files of one text each, in one folder per class: the text, and the index of the class in `classes`."""
-    for file in files:
-        row = reader.row(str(file), None)
-        if file.parent.name not in classes:
-            reader.malformed(row, f"folder {file.parent.name!r} is none of the classes {', '.join(classes)}")
-        if text := read_text(file, "data file").strip():
-            yield text, classes.index(file.parent.name)
-        else:
-            reader.step.drop("no text", row.where)
+def folders_of(classes: Sequence[str], document: Callable[[str], Doc]) -> ReadForm:
+    """A form of files of one text each, in one folder per class, whose index in `classes` is the right answer."""
+
+    def read(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+        for file in files:
+            row = reader.row(str(file), None)
+            if file.parent.name not in classes:
+                reader.malformed(row, f"folder {file.parent.name!r} is none of the classes {', '.join(classes)}")
+            if text := read_text(file, "data file").strip():
+                yield document(text) | {"gold": [classes.index(file.parent.name)]}
+            else:
+                reader.step.drop("no text", row.where)
+
+    return read
 
 
 def label_of(row: CorpusRow, reader: CorpusReader, field: str, value: str, labels: Sequence[str]) -> int:
