@@ -67,13 +67,11 @@ class EmoHarbor(DialogueFramework):
     @cached_property
     def profiles(self) -> dict[str, Profile]:
         """All profiles of the run's languages, by id: given dialogues may be with any of them, whatever `limit` says."""
-        return {profile.id: profile for profile in self._profiles(None, every=True)}
-
-    def _profiles(self, limit: int | None, every: bool = False) -> list[Profile]:
-        return self.load_people(Profile, self.config.profiles or ["bundled"], limit, every)
+        profiles = self.load_people(Profile, self.config.profiles or ["bundled"], None, every=True)
+        return {profile.id: profile for profile in profiles}
 
     def people(self) -> list[Profile]:
-        return self._profiles(self.config.limit)
+        return self.load_people(Profile, self.config.profiles or ["bundled"], self.config.limit)
 
     def people_of(self, dialogues: Sequence[Dialogue]) -> list[Profile]:
         if self.shown.strategy == "dialogue":
@@ -83,12 +81,8 @@ class EmoHarbor(DialogueFramework):
 
     def identity(self) -> dict[str, Any]:
         thinker = self.models.thinker
-        return {
-            **super().identity(),
-            "simulator": self.section.simulator,
-            "triples": self.section.triples,
-            "thinker": identity(thinker) if thinker else None,
-        }
+        seeker = {"simulator": self.section.simulator, "triples": self.section.triples}
+        return {**super().identity(), **seeker, "thinker": identity(thinker) if thinker else None}
 
     def judging_identity(self) -> dict[str, Any]:
         if self.method != "json":
@@ -156,9 +150,9 @@ class EmoHarbor(DialogueFramework):
     def _person(self, profile: Profile, dialogue: str) -> PlayedPerson:
         """The seeker of one dialogue, played as the config says."""
         return PlayedPerson(
-            prompts=self.prompts,
-            language=profile.language,
-            dialogue=dialogue,
+            self.prompts,
+            profile.language,
+            dialogue,
             profile=profile_text(profile, profile.language, simple=self.section.simulator == "simple_profile"),
             start=initial_state(profile),
             talker=self.models.seeker,

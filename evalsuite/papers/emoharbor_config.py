@@ -93,12 +93,13 @@ class EmoHarborConfig(EvalConfig):
             raise ValueError("emoharbor.judging: a seeker of one agent has no states to judge by: choose profile or dialogue")
         if section.simulator == "one_agent" and (section.triples or section.thinker):
             raise ValueError("emoharbor.simulator: one_agent has no Thinker: leave out thinker and triples")
-        if self.mode == "paper":
-            if self.temperature not in (None, TEMPERATURES["supporter"]):
-                raise ValueError(f"temperature: paper mode fixes that of supporters at {TEMPERATURES['supporter']}")
-            for agent, sampling in section.sampling.items():
-                if sampling.temperature not in (None, TEMPERATURES[agent]):
-                    raise ValueError(f"emoharbor.sampling.{agent}.temperature: paper mode fixes it at {TEMPERATURES[agent]}")
+        temperatures: list[tuple[str, Agent, float | None]] = [("temperature", "supporter", self.temperature)]
+        temperatures += [
+            (f"emoharbor.sampling.{name}.temperature", name, s.temperature) for name, s in section.sampling.items()
+        ]
+        for field, agent, temperature in temperatures if self.mode == "paper" else ():
+            if temperature not in (None, TEMPERATURES[agent]):
+                raise ValueError(f"{field}: paper mode fixes it at {TEMPERATURES[agent]}")
         return self
 
 
@@ -120,11 +121,11 @@ class EmoHarborModels(RunModels):
 
     @property
     def seekers(self) -> list[ModelSpec]:
-        return [self.seeker, *([self.thinker] if self.thinker else [])]
+        return [self.seeker, *filter(None, [self.thinker])]
 
     @property
     def names(self) -> list[str]:
-        return [*super().names, *([self.config.emoharbor.thinker] if self.config.emoharbor.thinker else [])]
+        return [*super().names, *filter(None, [self.config.emoharbor.thinker])]
 
     @property
     def simulator(self) -> str:
@@ -135,8 +136,6 @@ class EmoHarborModels(RunModels):
 
 
 # --- facts read from a run folder -------------------------------------------------------------------------------------------
-
-_SHOWN = {"dialogue": "the dialogue alone", "profile": "dialogue and profile", "states": "dialogue, profile and states"}
 
 
 class PlayedSimulated(Simulated):
@@ -158,4 +157,5 @@ def facts_of(run: ScoredRun, played: bool) -> Iterator[tuple[str, str]]:
         thinker = simulated.thinker.name if simulated.thinker else "nobody"
         yield "Seeker", f"{simulated.simulator.replace('_', ' ')}: {thinker} thinks, {simulated.seeker.name} talks"
     if scored and scored.judging:
-        yield "Judge shown", _SHOWN[scored.judging]
+        shown = {"dialogue": "the dialogue alone", "profile": "dialogue and profile", "states": "dialogue, profile and states"}
+        yield "Judge shown", shown[scored.judging]

@@ -24,7 +24,6 @@ from serve.failures import Unanswered
 from serve.questions import Models, Question
 
 _PARTS = ("appraisal", "emotion", "goal")
-_NOTHING = {"none", "无", ""}
 _MARKS = "\"'“”‘’「」『』*`()（）.。!！~～…,，;； \t\r\n"
 
 
@@ -74,7 +73,7 @@ def triple(text: str, language: Language) -> dict[str, str | None]:
     for part in _PARTS:
         lines = re.findall(rf"^[ \t*\-]*{asked_in(language)[part]}[ \t*]*[:：](.*)$", text, re.M | re.I)
         content = lines[0].strip(" \t*").strip() if len(lines) == 1 else ""
-        parts[part] = None if content.rstrip(".。").casefold() in _NOTHING else content
+        parts[part] = None if content.rstrip(".。").casefold() in ("none", "无", "") else content
     return parts
 
 

@@ -24,20 +24,66 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from core.errors import need_modules
+from core.files import cache_dir
 from core.grouping import group_by
+from core.languages import PAPER_LANGUAGES, counts, lineage
 from core.languages import cut as cut_by_language
 from core.records import Judgement, Language
 from core.statistics.bootstrap import LEVEL, PERCENTILE, POINTS, SMOOTHED, Floats, estimate, resampled_means, smoothed_means
 from core.tables import Cell, Estimate, Table, json_record
 from data_prep.responses import Response
-from evalsuite.papers.text_units import BLEU_TOKENIZER, Unit, bleu_with, tokenize, units
 
+Unit = Literal["word", "character", "jieba", "13a", "char"]  # the last two: sacrebleu's names
+BLEU_TOKENIZER: dict[Unit, str] = {"word": "13a", "character": "zh", "jieba": "none"}
 BLEU_ORDERS = {"bleu_1": 1, "bleu_2": 2, "bleu_4": 4}
 ROUGES = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}  # rouge-score's names
 DISTINCT_ORDERS = {"distinct_1": 1, "distinct_2": 2}
 LABELS = {name: name.upper().replace("_", "-") for name in (*BLEU_ORDERS, *ROUGES, "meteor")}
 LABELS |= {name: name.capitalize().replace("_", "-") for name in DISTINCT_ORDERS}
 RUBRIC = "text_metrics"
+
+
+# --- the units in which a language is counted -------------------------------------------------------------------------------
+
+
+def units(language: Language) -> tuple[Unit, ...]:
+    """The units of a language."""
+    base = lineage(language)[-1]
+    if base in PAPER_LANGUAGES:
+        return ("word",) if base == "en" else ("character", "jieba")
+    return ("13a",) if counts(language) == "words" else ("char",)
+
+
+@lru_cache(maxsize=4096)  # each supporter's replies are compared with the same references
+def tokenize(text: str, unit: Unit) -> tuple[str, ...]:
+    """A text's tokens, case kept: by sacrebleu's 13a (words) or `zh` (characters; Latin words stay whole), by jieba, or by
+    sacrebleu's tokenizer of the unit's name."""
+    if unit == "jieba":
+        return tuple(token for token in _jieba().lcut(text) if token.strip())
+    return tuple(bleu_with(BLEU_TOKENIZER.get(unit, unit), False).tokenizer(text.rstrip()).split())
+
+
+@cache
+def _jieba() -> Any:
+    import jieba
+
+    jieba.setLogLevel("WARNING")  # else it reports its loading on stderr
+    tokenizer = jieba.Tokenizer()
+    # It caches its parsed dictionary, by default in a folder that everybody may write to.
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    tokenizer.tmp_dir = str(cache_dir())
+    return tokenizer
+
+
+@cache
+def bleu_with(tokenizer: str, effective: bool) -> Any:
+    """sacrebleu's BLEU with a tokenizer; `effective`: the mean leaves out orders that a short text lacks."""
+    from sacrebleu.metrics import BLEU
+
+    return BLEU(tokenize=tokenizer, effective_order=effective)
+
+
+# --- every reply ------------------------------------------------------------------------------------------------------------
 
 
 class Sample(NamedTuple):

@@ -16,7 +16,7 @@ from evalsuite.papers.ecdbench.aggregate import ModelResult, Node, aggregate, co
 from evalsuite.papers.ecdbench.normalise import Metric, features
 from evalsuite.papers.ecdbench.registry import Benchmark, load_benchmark
 from evalsuite.papers.ecdbench.scores import ModelScores, node_paths, read_scores
-from evalsuite.papers.ecdbench.separation import separation_table
+from evalsuite.papers.ecdbench.tables import separation_table
 from tests.small_benchmark import CAPABILITIES, RECORDS, SMALL, bbq, gold, item, whole, write, write_all
 
 SUBS = {

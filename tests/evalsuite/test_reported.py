@@ -339,10 +339,6 @@ def test_a_wrong_cell_is_found(tmp_path: Path) -> None:
             "items: with a step of 0.143, several counts are printed alike",
         ),
         ({"remarks": [{"cells": {"Model": "z"}, "note": "?"}]}, "remarks.0.cells: table 1 has no Model 'z'"),
-        (
-            {"beside": [{"tables": ["t"], "rows": {"m": {"x": {"Model": "z"}}}, "columns": {"a": {}}}]},
-            "beside.0: .*no Model 'z'",
-        ),
     ],
 )
 def test_malformed_tables_are_refused_with_file_and_field(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -37,8 +37,8 @@ from evalsuite.papers.text_metrics import (
     metric_tables,
     signature,
     tokenize,
+    units,
 )
-from evalsuite.papers.text_units import units
 from tests.evalsuite.oracles import smoothed
 
 pytestmark = pytest.mark.slow

@@ -9,6 +9,7 @@ import typer
 
 from core.errors import UserError, near, need_modules
 from core.files import write_jsonl
+from core.grouping import group_by
 from core.options import choice
 from core.paths import IN_FOLDER, InName, MaybeFiles, MaybeModel
 from core.specs import load_spec
@@ -17,22 +18,23 @@ from core.verbs import Verbs
 from evalsuite.commands.options import JsonOption, out_tables, refuse
 from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.papers.ecdbench.aggregate import Missing, Node, aggregate
-from evalsuite.papers.ecdbench.asking import Examination, judge_summaries, resolved_judge, summaries_table
+from evalsuite.papers.ecdbench.asking import Examination, judge_summaries, resolved_judge
 from evalsuite.papers.ecdbench.figures import charts, write_page
-from evalsuite.papers.ecdbench.plan import coverage, layout_of, left_out_lines, plan_table, plan_tasks
+from evalsuite.papers.ecdbench.plan import coverage, layout_of, plan_table, plan_tasks
 from evalsuite.papers.ecdbench.registry import load_benchmark, load_models
-from evalsuite.papers.ecdbench.registry_tables import counts_table, metrics_table, published_scores, registry_table
 from evalsuite.papers.ecdbench.scores import read_scores
-from evalsuite.papers.ecdbench.separation import separation_table
 from evalsuite.papers.ecdbench.tables import (
-    LEFT_OUT,
+    counts_table,
     datasets_table,
     items_table,
     leaderboard,
-    left_out_table,
+    metrics_table,
     parts_table,
     places,
+    published_scores,
     ranks_table,
+    registry_table,
+    separation_table,
 )
 from evalsuite.runs.folder import open_run
 
@@ -108,8 +110,11 @@ def run(
     spec = load_spec(model)
     planned.check()
     judging = resolved_judge(out, judge) if judge and planned.summaries else None
-    missing = [f"{len(planned.missing)} datasets are not asked:", *left_out_lines(planned.missing)] if planned.missing else []
-    for line in (*coverage(registry, planned), *missing):
+    by_reason = group_by(planned.missing, planned.missing.__getitem__)
+    for line in (
+        coverage(registry, planned),
+        *(f"not asked: {', '.join(keys)}: {reason}" for reason, keys in by_reason.items()),
+    ):
         notices.print(line, soft_wrap=True)
     with open_run(out) as folder:
         scores, summaries = Examination(registry, spec, limit or registry.sample or 300, chat, notices).ask(folder, planned)
@@ -129,16 +134,17 @@ def run(
         if result.gated is None and registry.not_runnable:
             tables.append(parts_table(registry.runnable, aggregate(registry, model_scores, "left_out"), "runnable"))
         tables.append(datasets_table([result]))
-    if summaries:
-        tables.append(summaries_table(registry, summaries))
+    shown = list(tables)
     if planned.missing:
-        tables.append(left_out_table(registry, planned.missing))
-    if deliver("ecdbench", plain(tables), tables, out, as_json, [table for table in tables if table.key != LEFT_OUT]):
+        rows = tuple((key, registry.datasets[key].label, reason) for key, reason in planned.missing.items())
+        tables.append(Table("not_run", "Datasets that were not run", ("dataset", "name", "why"), rows))
+    if deliver("ecdbench", plain(tables), tables, out, as_json, shown):
         if scores:
             board = f"esc-eval paper ecdbench table --scores {out / 'scores.jsonl'} --out board"
             notices.print(f"scores: {out / 'scores.jsonl'}   then: {board}", soft_wrap=True)
         if summaries and judging is None:
-            notices.print(f"summaries: {out / 'summaries.jsonl'}   --judge MODEL scores them", soft_wrap=True)
+            written = sum(dialogue.exchanges > 0 for dialogue in summaries)
+            notices.print(f"{written} of {len(summaries)} summaries: {out / 'summaries.jsonl'}; --judge MODEL scores them")
     exit_if_lost(lost, len(summaries), "summaries")
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from core.errors import UserError, at, near, say
+from core.errors import UserError, near, say
 from core.files import write_json, write_jsonl
 from core.grouping import group_by
 from core.options import SetOption, console, name_and_value
@@ -98,11 +98,7 @@ def ensemble(
     ],
     gold: Annotated[
         MaybeFiles,
-        typer.Option(
-            "--gold",
-            help="People's scores (HumanScore records, JSONL or CSV) to fit weights to. Annotators are averaged. Repeat for "
-            "more files.",
-        ),
+        typer.Option("--gold", help="People's scores (HumanScore records, JSONL or CSV) to fit weights to. Repeat for more."),
     ] = None,
     weights: Annotated[
         Path | None,
@@ -139,21 +135,19 @@ def ensemble(
 ) -> None:
     """Weight judges by their agreement with people (--gold), score with fitted weights (--weights), or compare rankings.
 
-    With --gold: Spearman's correlation with people, aspect by aspect (equation 2), saved with the data's hash.
-    OUT/weights_paper.json is fitted on all dialogues and reported on the same, as in the paper; OUT/weights_native.json is
-    fitted on one half and reported on the other. With --dialogues, those on one card or of one text stay in one half. A judge
-    whose correlation is negative or undefined gets weight 0; if none is above 0, all have equal weights. The tables compare
-    each judge, their plain mean, the ensemble, and the ensembles without one judge with people (tables 1, 2 and 4).
+    With --gold: Spearman's correlation with people, aspect by aspect (equation 2). OUT/weights_paper.json is fitted on all
+    dialogues and reported on the same, as in the paper; OUT/weights_native.json is fitted on one half and reported on the
+    other (with --dialogues, those on one card or of one text stay together). A judge whose correlation is negative or undefined
+    gets weight 0; if none is above 0, all have equal weights. The tables compare each judge, their plain mean, the ensemble,
+    and the ensembles without one judge with people (tables 1, 2 and 4).
 
     With --weights: the ensemble's scores (equation 3) as judgements of a judge named feel, OUT/judgements.jsonl, and those of
-    the ensembles without one judge, OUT/ablation.jsonl (table 4). A dialogue without the score of a judge with weight gets
-    value null. `agree` and --preferences take the files.
+    the ensembles without one judge, OUT/ablation.jsonl (table 4); null where a judge with weight gave no score.
 
-    With --preferences and --dialogues: metrics' rankings of supporters compared with people's, by Spearman, Kendall, RMSE and
-    MAE of ranks within each topic (tables 3, 4). Judgements may be of any metric: the files above, a judge's, or `paper
-    respond`'s metric_judgements.jsonl (BLEU, ROUGE, METEOR). Several aspects become one rank by their mean, or by the mean of
-    the ranks on each if their rubric (bundled, or given with --rubric) has several scales. People's ranks are wins minus losses
-    over all questions. A topic is a dialogue's card, else its profile, else its source_id, else itself.
+    With --preferences and --dialogues: metrics' rankings of supporters compared with people's within each topic (tables 3, 4).
+    Judgements may be of any metric: the files above, or `paper respond`'s metric_judgements.jsonl (BLEU, ROUGE, METEOR).
+    Several aspects become one rank by their mean, or by the mean of the ranks on each if their rubric (bundled, or given with
+    --rubric) has several scales. People's ranks are wins minus losses. A topic is a dialogue's card, profile or source item.
     """
     if sum(map(bool, (gold, weights, preferences))) != 1:
         raise UserError("give --gold to fit weights, --weights to score with fitted ones, or --preferences to compare rankings")
@@ -190,8 +184,6 @@ def ensemble(
 def _apply(paths: Sequence[Path], file: Path, out: Path, as_json: bool) -> None:
     """Write the scores of the ensemble and of those without one judge; print a summary."""
     weights = read_yaml(file, Weights, "weights")  # JSON is YAML
-    with at(file):
-        weighted = weights.by_aspect()
     given = judgements_of(paths)
     verdicts = [verdict for verdict in given if verdict.rubric == weights.rubric]
     if not verdicts:
@@ -204,7 +196,7 @@ def _apply(paths: Sequence[Path], file: Path, out: Path, as_json: bool) -> None:
     dialogues, missing = {score.dialogue_id for score in whole}, sum(score.value is None for score in whole)
     fitted_on = len(dialogues & set(weights.fitted_on))
     judged = {equations.Aspect(verdict.language, verdict.dimension) for verdict in verdicts}
-    unweighted = sorted("/".join(aspect) for aspect in judged - weighted.keys())
+    unweighted = sorted("/".join(aspect) for aspect in judged - weights.by_aspect().keys())
     if as_json:
         counts = {"dialogues": len(dialogues), "scores": len(whole), "null": missing, "without_weights": unweighted}
         print_json(counts | {"fitted_on": fitted_on, "weights": weights.id, "data": weights.data})

@@ -92,16 +92,13 @@ def role_play(
     """Score how well seekers play their cards (ESC-Eval, table 1), or compare them in pairs (figure 3; EmoHarbor, figure 5).
 
     With --config and --seeker a judge, who sees the card, scores every dialogue on six metrics: OUT/role_play_judgements.jsonl,
-    with the dialogues and cards in OUT/role_play_dialogues.jsonl and role_play_cards.jsonl. With --dialogues and existing
-    scores (any judge's, people's or both), no model is asked. The tables are in OUT/tables.
+    with dialogues and cards beside it. With --dialogues and existing scores (any judge's, people's or both), no model is asked.
 
     With --pairs the judge says which of two seekers is closer to a human, for every pair on a card or profile in both orders:
-    OUT/answers.jsonl (all answers), OUT/preferences.jsonl (the readable ones), and files as above whose names begin with
-    pairwise. CHOICES are people's, between seekers, supporters or any systems; tables of them need no dialogues.
-
-    Per question: win rates of every system and pair with intervals over items, ties, mean degrees, the effect of the order
-    shown, and the annotators' agreement. Natively, answers that change with the order are a tie; in paper mode every answer is
-    a vote.
+    OUT/answers.jsonl and, of the readable ones, OUT/preferences.jsonl. CHOICES are people's, between seekers, supporters or any
+    systems. The tables, in OUT/tables, have win rates of every system and pair with intervals over items, ties, mean degrees,
+    the effect of the order shown, and the annotators' agreement. Natively, answers that change with the order are a tie; in
+    paper mode every answer is a vote.
 
     Example: esc-eval paper role-play --config configs/eval/role_play.yaml --seeker gpt-4=runs/gpt-4 --out runs/role_play
     """

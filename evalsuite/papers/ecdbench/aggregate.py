@@ -77,11 +77,6 @@ class Node:
             return [f"{self.label}: {reasons.pop() if len(reasons) == 1 else 'no score'}"]
         return [gap for child in self.children if child.weight for gap in child.gaps]  # weight 0: the gate, outside the total
 
-    @property
-    def depth(self) -> int:
-        """How many nodes are above it."""
-        return len(self.path.split("/")) if self.path else 0
-
     def walk(self) -> Iterator[Node]:
         yield self
         for child in self.children:

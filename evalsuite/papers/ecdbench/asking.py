@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,11 +19,9 @@ from rich.text import Text
 
 from core.errors import UserError
 from core.files import CONFIGS, digest, read_jsonl, sha256_file, write_jsonl
-from core.grouping import group_by
 from core.prompts import load_pack
 from core.records import Dialogue, Termination, Turn, dialogue_id
 from core.specs import ModelSpec
-from core.tables import Table
 from evalsuite.dialogues.hold import utterance
 from evalsuite.papers.ecdbench import tasks
 from evalsuite.papers.ecdbench.forms import Doc
@@ -83,16 +80,6 @@ def summarise(batch: Batch, documents: Sequence[tuple[str, str, Doc]], called: s
         id = dialogue_id(FRAMEWORK, f"{dataset}/{item}", called, "", 0)
         dialogues.append(Dialogue(id=id, **fields, supporter=called, turns=tuple(turns), termination=termination))
     return dialogues
-
-
-def summaries_table(benchmark: Benchmark, dialogues: Sequence[Dialogue]) -> Table:
-    """How many summaries every dataset has, and why others are missing."""
-    rows = []
-    for name, items in group_by(dialogues, lambda dialogue: dialogue.source).items():
-        missing = Counter(str(dialogue.termination) for dialogue in items if not dialogue.exchanges)
-        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(missing.items()))
-        rows.append((name, benchmark.datasets[name].label, len(items), len(items) - missing.total(), reasons))
-    return Table("summaries", "Summaries for a judge", ("dataset", "name", "items", "summaries", "none, because"), tuple(rows))
 
 
 # --- the judge's own run, in a folder below the summaries: it resumes and grows like any other --------------------------------
@@ -205,7 +192,7 @@ class Examination:
         try:
             lm = tasks.language_model(url, spec.served_name(), source, spec.api_key(), spec.context_length or CONTEXT)
         except Exception as error:  # by the server, the hub or the tokenizer's files
-            cause = " ".join(f"{type(error).__name__}: {error}".replace(spec.api_key() or "\0", "…").split())[:300]
+            cause = tasks.first_line(error).replace(spec.api_key() or "\0", "…")[:300]
             problem = f"tokenizer of {source}: cannot be loaded" if source else f"the server at {url} offers no tokenizer"
             raise UserError(
                 f"{spec.name}: {problem} ({cause}). In its spec, name a checkpoint with the tokenizer: a folder or a hub id"

@@ -7,7 +7,6 @@ configs/ecdbench/tasks names and `gold`, the list of right choices (from 0). Ite
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -17,7 +16,6 @@ from pydantic import Field
 
 from core.errors import UserError, at, near
 from core.files import CONFIGS
-from core.grouping import group_by
 from core.ledger import BuildStep
 from core.rows import CorpusReader
 from core.settings import Settings
@@ -133,23 +131,18 @@ def plan_tasks(benchmark: Benchmark, layout: Layout, data: Path | None, wanted: 
         elif hub and dataset.run is not None and dataset.run.by == "lm_eval":
             plan.hub.append(key)
         else:
-            plan.missing[key] = _why_not(dataset, parts[0].files[0] if parts else None, data)
+            plan.missing[key] = _why_not(dataset, parts[0].files[0] if parts else None)
     return plan
 
 
-def _why_not(dataset: Dataset, file: str | None, data: Path | None) -> str:
+def _why_not(dataset: Dataset, file: str | None) -> str:
     """Why a dataset whose `file` is not there cannot run."""
-    runner = dataset.run
-    if runner is not None and runner.reason:
-        return runner.reason + ("; a copy of your own can run (configs/ecdbench/local.yaml: where to put it)" if file else "")
-    if runner is not None and runner.by == "adapter":
-        return f"needs your own licensed copy, {file}" if file else "needs your own licensed copy, or its answers as scores"
-    if runner is not None and runner.by == "lm_eval":
-        return "lm-eval downloads it with --hub" + (f"; no {file}" if file else "")
-    if file:
-        return f"no {file}" if data else f"needs {file}"
     form = "documents" if dataset.judged else "items"
-    return f"needs a file in the form `{form}` and a layout.yaml (see configs/ecdbench/local.yaml)"
+    missing = f"no {file}" if file else f"needs a file in the form `{form}` and a layout.yaml (see configs/ecdbench/local.yaml)"
+    if dataset.run is not None and dataset.run.reason:
+        return dataset.run.reason
+    why = {"adapter": "needs your own licensed copy", "lm_eval": "lm-eval downloads it with --hub"}
+    return "; ".join(filter(None, [why.get(dataset.run.by) if dataset.run else None, missing]))
 
 
 def read_dataset(benchmark: Benchmark, key: str, files: Files) -> list[tuple[Part, list[Doc], BuildStep]]:
@@ -188,42 +181,30 @@ def plan_table(benchmark: Benchmark, plan: TaskPlan) -> Table:
         for target, by_method in shares.items():
             row[f"% of {target}"] = 100 * sum(share for (name, _), share in by_method.items() if name == key) or None
         rows.append(row | {"how, or why not": how})
-    return Table.of("plan", f"{benchmark.title}: what would run", rows, coverage(benchmark, plan))
+    return Table.of("plan", f"{benchmark.title}: what would run", rows, [coverage(benchmark, plan)])
 
 
 def method_shares(benchmark: Benchmark) -> dict[str, dict[tuple[str, str], float]]:
     """The weight of every method: (dataset, metric) → share of the total and, separately, of the gate."""
-    root = aggregate(benchmark, ModelScores("", {}, {}), "null").root
     gate = benchmark.gate.capability if benchmark.gate else None
     shares: dict[str, dict[tuple[str, str], float]] = {"total": {}, "gate": {}} if gate else {"total": {}}
     weights = {"": 1.0}
-    for node in root.walk():
+    for node in aggregate(benchmark, ModelScores("", {}, {})).root.walk():
         if node.path:
-            parent = node.path.rpartition("/")[0]
-            weights[node.path] = weights[parent] * (1.0 if node.path == gate else node.weight)
+            weights[node.path] = weights[node.path.rpartition("/")[0]] * (1.0 if node.path == gate else node.weight)
         if node.layer == "method":
-            dataset, metric = node.path.split("/")[-2:]
-            by_method = shares["gate" if gate and node.path.split("/")[0] == gate else "total"]
+            capability, *_, dataset, metric = node.path.split("/")
+            by_method = shares["gate" if capability == gate else "total"]
             by_method[dataset, metric] = by_method.get((dataset, metric), 0) + weights[node.path]
     return shares
 
 
-def coverage(benchmark: Benchmark, plan: TaskPlan) -> Iterator[str]:
-    """How much of the benchmark a plan covers, and what keeps it from a total."""
+def coverage(benchmark: Benchmark, plan: TaskPlan) -> str:
+    """How much of the benchmark a plan covers."""
     runs = {*plan.local, *plan.hub, *plan.summaries}
     unavailable = {(name, m.metric) for name in runs for m in benchmark.datasets[name].methods if m.unavailable}
     parts = [f"{len(runs)} of {len(benchmark.datasets)} datasets are asked"]
     for target, shares in method_shares(benchmark).items():
         covered = sum(share for method, share in shares.items() if method[0] in runs and method not in unavailable)
         parts.append(f"{100 * covered:.1f} % of the weights of the {target}")
-    yield ", ".join(parts) + (", with a judge of the summaries (--judge)." if plan.summaries else ".")
-    if benchmark.not_runnable:
-        yield (
-            "The second total (`ecdbench table --missing left_out`) leaves out what cannot be run: "
-            f"{', '.join(name for name in benchmark.not_runnable if name not in runs)}."
-        )
-
-
-def left_out_lines(missing: Mapping[str, str]) -> list[str]:
-    """The datasets that are not asked, one line per reason."""
-    return [f"- {reason}: {', '.join(keys)}" for reason, keys in group_by(missing, missing.__getitem__).items()]
+    return ", ".join(parts) + (", with a judge of the summaries (--judge)." if plan.summaries else ".")

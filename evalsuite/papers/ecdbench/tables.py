@@ -1,14 +1,23 @@
-"""Tables of a benchmark's results: the leaderboard, and a model's scores from the total down to single methods."""
+"""Tables of a benchmark: its leaderboard, a model's scores down to single methods, what separates models, its contents."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from itertools import combinations
+from operator import itemgetter
+from typing import Any
 
+import numpy as np
+
+from core.grouping import group_by
 from core.statistics.bootstrap import RESAMPLES
+from core.statistics.inference import ALPHA, holm
 from core.tables import Cell, Table
-from evalsuite.papers.ecdbench.aggregate import Missing, ModelResult, Node, RankRange, comparable, ranges, under_weights
+from evalsuite.papers.ecdbench.aggregate import Layer, Missing, ModelResult, Node, RankRange, comparable, ranges, under_weights
 from evalsuite.papers.ecdbench.registry import Benchmark
 from evalsuite.papers.ecdbench.scores import ModelScores
+from evalsuite.papers.reported.tables import load_reported
 
 LISTED = "total as listed"
 GATED = "total by algorithm 5"
@@ -19,7 +28,6 @@ INTERVALS = (
     "given as a whole without its items (except shares of right answers)."
 )
 GAPS = 6  # reasons that a note names
-LEFT_OUT = "not_run"
 PARTIAL_NOTE = "partial: over the datasets that were run; a score needs all of them."
 
 
@@ -79,12 +87,7 @@ def _board_notes(
     if not complete and ranked:
         notes.append("No total is complete: ranks are by partial scores, which cover the same parts for every model.")
     if not ranked and results:
-        reason = "no model that is not below the gate has a total or partial total"
-        if any(result.gated is not None for result in results):
-            reason = "all models with a complete total are below the gate"
-        elif len({result.covered for result in results}) > 1:
-            reason = "no total is complete and the models' scores cover different parts"
-        notes.append(f"No ranks: {reason}.")
+        notes.append("No ranks: no complete total passes the gate, and partial ones compare only if they cover the same parts.")
     notes += filter(None, [undefined_note(results)])
     notes += [f"{result.model} has no total: {_reasons(result, '; and')}." for result in results if result.reasons]
     return notes
@@ -115,6 +118,7 @@ def places(result: ModelResult, missing: Missing = "null", root: Node | None = N
     """A model's scores node by node, from the total to single methods, for `table --node`."""
     gate = result.gate.path if result.gate else None
     root = root or result.root
+    depth = len(root.path.split("/")) if root.path else 0
     zero = "Datasets without any score count as 0 (algorithms 3 and 4 as printed)." if missing == "zero" else ""
     chance = "raw, chance: on the metric's own scale; the scores are not corrected for chance."
     return Table.of(
@@ -122,7 +126,7 @@ def places(result: ModelResult, missing: Missing = "null", root: Node | None = N
         f"{result.model}: from the total to single methods, 0 to 100",
         [
             {
-                "place": "  " * (node.depth - root.depth) + node.label,
+                "place": "  " * (len(node.path.split("/")) - depth if node.path else 0) + node.label,
                 "layer": node.layer.replace("_", "-"),
                 "weight": None if node.layer == "total" else "gate" if node.path == gate else f"{node.weight:.3g}",
                 "score": node.score,
@@ -176,12 +180,6 @@ def undefined_note(results: Sequence[ModelResult]) -> str:
     return f"Left out as undefined on the model's answers: {'. '.join(lines)}." if lines else ""
 
 
-def left_out_table(benchmark: Benchmark, missing: Mapping[str, str]) -> Table:
-    """The datasets that were not run, with reasons."""
-    rows = tuple((key, benchmark.datasets[key].label, reason) for key, reason in missing.items())
-    return Table(LEFT_OUT, "Datasets that were not run", ("dataset", "name", "why"), rows)
-
-
 def items_table(root: Node, count: int) -> Table:
     """The `count` first items of every method: unread answers, then the lowest values, then outcomes, which have no order."""
 
@@ -196,3 +194,155 @@ def items_table(root: Node, count: int) -> Table:
         for item, value in sorted(node.measured.items.items(), key=order)[:count]
     ]
     return Table("items", "Single items, lowest first", ("dataset", "metric", "item", "value or outcome"), tuple(rows))
+
+
+# --- which parts separate models --------------------------------------------------------------------------------------------
+
+LAYERS: tuple[Layer, ...] = ("capability", "sub_capability", "task", "dataset")
+
+
+def separation_table(results: Sequence[ModelResult]) -> Table:
+    """Every node for which at least two models have a score (0 to 100), the largest spread first within each layer."""
+    places: dict[str, list[Node]] = {}
+    for result in results:
+        for node in result.root.walk():
+            if node.layer in LAYERS and node.partial is not None and node.share:
+                places.setdefault(node.path, []).append(node)
+    rows = [(nodes[0], _row(nodes)) for nodes in places.values() if len(nodes) > 1]
+    rows.sort(key=lambda pair: (LAYERS.index(pair[0].layer), -pair[1]["SD"], pair[0].path))
+    note = (
+        "reliability: the share of the models' variance that is not due to the sampling of items (0 to 1). significant pairs: "
+        "z of the difference by its bootstrap standard error, p at most 0.05 after Holm's correction over a row's pairs. A "
+        "dash: scores without items."
+    )
+    return Table.of("separation", "Which parts separate models", [row for _, row in rows], (note,), section="Discrimination")
+
+
+def _row(nodes: Sequence[Node]) -> dict[str, Any]:
+    from scipy.stats import norm
+
+    place, scores = nodes[0], np.array([node.partial for node in nodes], dtype=np.float64)
+    spread, reliability, significant = float(scores.std(ddof=1)), None, None
+    pairs = list(combinations(range(len(nodes)), 2))
+    if all(node.drawn and len(node.values) > 1 for node in nodes):
+        draws = np.stack([node.values[1:] for node in nodes])
+        noise = float(np.nanvar(draws, axis=1, ddof=1).mean())
+        reliability = max(0.0, 1 - noise / spread**2) if spread > 1e-9 else None
+        gaps = np.array([scores[i] - scores[j] for i, j in pairs])
+        # Paired, since models with the same items share the draws.
+        errors = np.array([np.nanstd(draws[i] - draws[j], ddof=1) for i, j in pairs])
+        # A difference that never varies has no standard error to test it by: its pair is not counted.
+        z = np.divide(np.abs(gaps), errors, out=np.full(len(gaps), np.nan), where=errors > 1e-9)
+        p = holm(2 * norm.sf(z))
+        significant = int((p[~np.isnan(p)] <= ALPHA).sum())
+    return {
+        "place": place.label if place.layer == "capability" else place.path,
+        "layer": place.layer.replace("_", "-"),
+        "models": len(nodes),
+        "mean": float(scores.mean()),
+        "SD": spread,
+        "lowest": float(scores.min()),
+        "highest": float(scores.max()),
+        "reliability": reliability,
+        "significant pairs": significant,
+        "pairs": len(pairs),
+    }
+
+
+# --- the benchmark's contents -----------------------------------------------------------------------------------------------
+
+# How the metrics of outcomes count an answer that could not be read (`normalise.features`).
+UNREAD = {"f1": "missed", "macro_f1": "missed", "micro_f1": "missed", "stereoset_lms": "wrong", "points": "none"}
+
+
+def registry_table(benchmark: Benchmark) -> Table:
+    """Every row of the benchmark: table 6 of ECDBench."""
+    heads = ("capability", "sub-capability", "level", "task", "id", "dataset", "evaluation", "metrics", "question", "language")
+    rows: list[tuple[Cell, ...]] = []
+    for path, sub, task in benchmark.tasks():
+        for name in task.datasets:
+            dataset, metrics = benchmark.datasets[name], []
+            for method in dataset.methods:
+                label = benchmark.metrics[method.metric].label
+                label = label if method.k is None else label.replace("@k", f"@{method.k}")
+                metrics.append(label + (" (not runnable)" if method.unavailable else ""))
+            run = dataset.run
+            runner = [run.by, run.task, run.metric and f"({run.metric})", run.reason] if run else []
+            place = (benchmark.capabilities[path.split("/")[0]].label, sub.label, task.level, task.label, name)
+            asked_in = "+".join(dataset.language) if dataset.language else None
+            asking = (dataset.label, dataset.evaluation, ", ".join(metrics), dataset.question, asked_in)
+            rows.append((*place, *asking, dataset.licence, dataset.get, " ".join(filter(None, runner)) or None))
+    notes = ("A dash: not stated, or not known for certain.", *doubts(benchmark))
+    columns = (*heads, "licence", "how to get it", "run by")
+    return Table("registry", f"{benchmark.title}: tasks, datasets and methods", columns, tuple(rows), notes)
+
+
+def metrics_table(benchmark: Benchmark) -> Table:
+    """How every metric is computed from items and mapped to 0 to 100 (algorithm 2)."""
+    columns = ("metric", "label", "items", "lowest", "highest", "becomes 0 to 100", "unread answers", "note")
+    rows = tuple(
+        (name, m.label, m.items, *m.bounds, m.rule, UNREAD.get(m.items, m.unread.replace("_", " ")), m.note)
+        for name, m in benchmark.metrics.items()
+    )
+    note = "lowest, highest: raw scores. items: how they make the raw score; all but mean are functions of outcomes."
+    return Table("metrics", f"{benchmark.title}: metrics, and how they are mapped to 0 to 100", columns, rows, (note,))
+
+
+def doubts(benchmark: Benchmark) -> list[str]:
+    """What our copy of the paper leaves unclear, and the notes on single datasets."""
+    lines = [
+        f"{label}: {text}"
+        for _, sub, task in benchmark.tasks()
+        for label, text in ((sub.label, sub.doubt), (f"{sub.label}, {task.label}", task.doubt))
+        if text
+    ]
+    noted = [(note, dataset.label) for dataset in benchmark.datasets.values() for note in dataset.notes]
+    notes = group_by(noted, itemgetter(0)).items()
+    return [*dict.fromkeys(lines), *(f"{', '.join(label for _, label in pairs)}: {note}" for note, pairs in notes)]
+
+
+def counts_table(benchmark: Benchmark) -> Table | None:
+    """The registry's own counts next to the paper's; None for a benchmark without such a table. A dataset counts once in each
+    sub-capability; a method is a way of evaluating a dataset (its metrics are one method)."""
+    if benchmark.counts is None:
+        return None
+    paper, name = load_reported(benchmark.counts.paper), benchmark.counts.table
+    heads = ("Tasks", "Datasets", "Self-built", "Methods")
+    printed = {(cell.at["Capability"], cell.at["column"]): cell.value for cell in paper.cells[paper.table(name).table]}
+    rows: list[dict[str, Cell]] = []
+    total: Counter[str] = Counter()
+
+    def row(capability: str, label: str, printed_as: str, counts: Counter[str]) -> dict[str, Cell]:
+        cells: dict[str, Cell] = {"capability": capability, "sub-capability": label}
+        for head in heads:
+            cells |= {head.lower(): counts[head], f"paper: {head}": printed.get((printed_as, head))}
+        return cells
+
+    for capability in benchmark.capabilities.values():
+        for sub in capability.sub_capabilities.values():
+            names = {name for task in sub.tasks.values() for name in task.datasets}
+            self_built = sum(benchmark.datasets[name].self_built for name in names)
+            counts = Counter(dict(zip(heads, (len(sub.tasks), len(names), self_built, len(names)), strict=True)))
+            total.update(counts)
+            rows.append(row(capability.label, sub.label, sub.counted_as or sub.label, counts))
+    rows.append(row("Total", "Total", "Total", total))
+    by_language = Counter("+".join(dataset.language or ["not known"]) for dataset in benchmark.datasets.values())
+    languages = f"Datasets by language: {', '.join(f'{name} {count}' for name, count in sorted(by_language.items()))}."
+    differ = [
+        f"{cells['sub-capability']} ({', '.join(other)})"
+        for cells in rows
+        if (other := [head for head in heads if cells[head.lower()] != cells[f"paper: {head}"]])
+    ]
+    agree = f"They differ in: {'; '.join(differ)}." if differ else "They agree."
+    notes = (agree, " ".join(filter(None, [languages, benchmark.counts.languages])))
+    return Table.of("counts", f"{benchmark.title}: our counts and table {name}", rows, notes)
+
+
+def published_scores(benchmark: Benchmark) -> list[ModelScores]:
+    """The paper's leaderboard, as scores of whole capabilities."""
+    paths = {part.label: key for key, part in benchmark.capabilities.items()}
+    models: dict[str, dict[str, float]] = {}
+    for cell in load_reported("ecdbench").cells["5"]:
+        if cell.at["column"] in paths and cell.value is not None:
+            models.setdefault(cell.at["Model"], {})[paths[cell.at["column"]]] = float(cell.value)
+    return [ModelScores(model, {}, capabilities) for model, capabilities in models.items()]

@@ -149,8 +149,9 @@ class UnansweredItem(Exception):
     """The server gave no answer that lm-eval can read; the text has the error."""
 
 
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+def first_line(error: Exception) -> str:
+    """The kind of an error and the first line of its text."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 class Unavailable(Exception):
@@ -222,12 +223,10 @@ def local_tasks(manager: Any, parts: Sequence[tuple[Part, list[Doc]]]) -> dict[s
         if part.task not in manager.all_tasks:
             raise UserError(f"no task {part.task!r} in lm-eval or {TASKS}: {near(part.task, manager.all_tasks)}")
 
-        def dataset(docs: list[Doc] = docs, **_: object) -> Any:
-            return DatasetDict({"test": Table.from_list(docs)})
-
+        table = DatasetDict({"test": Table.from_list(docs)})
         splits = {"test_split": "test", "validation_split": None, "training_split": None, "fewshot_split": "test"}
         # In a group of one task, since lm-eval lets only groups override a task's config.
-        config = {"task": part.task, "custom_dataset": dataset, "num_fewshot": 0, **splits}
+        config = {"task": part.task, "custom_dataset": lambda table=table, **_: table, "num_fewshot": 0, **splits}
         tasks |= manager.load([{"group": f"local_{part.task}", "task": [config]}])["tasks"]
     return tasks
 
@@ -237,7 +236,7 @@ def hub_tasks(manager: Any, task: str) -> dict[str, Any]:
     try:
         return dict(manager.load([task])["tasks"])
     except Exception as error:  # by any of the downloading libraries
-        raise Unavailable(f"lm-eval could not load its task {task}: {_first_line(error)}") from error
+        raise Unavailable(f"lm-eval could not load its task {task}: {first_line(error)[:300]}") from error
 
 
 def draw(items: Sequence[T], name: str, limit: int) -> list[T]:
@@ -256,8 +255,7 @@ def ask(benchmark: Benchmark, name: str, tasks: Mapping[str, Any], lm: Any, mode
         groups = docs["group"] if "group" in docs.features else range(len(docs))
         by_group = group_by(enumerate(groups), itemgetter(1)).values()
         available += [(task, tuple(index for index, _ in pairs)) for pairs in by_group]
-    order = {task: place for place, task in enumerate(tasks)}
-    items = sorted(draw(available, name, limit), key=lambda item: (order[item[0]], item[1]))
+    items = sorted(draw(available, name, limit), key=lambda item: (list(tasks).index(item[0]), item[1]))
     samples = {task: sorted(i for _, indices in part for i in indices) for task, part in group_by(items, itemgetter(0)).items()}
     for task in samples:
         tasks[task].set_config(key="num_fewshot", value=0)
@@ -271,7 +269,7 @@ def ask(benchmark: Benchmark, name: str, tasks: Mapping[str, Any], lm: Any, mode
     try:
         results = evaluate(lm, task_dict, samples=samples, bootstrap_iters=0, apply_chat_template=chat)
     except Exception as error:  # lm-eval and its HTTP client raise anything: connections, statuses, missing keys
-        raise UnansweredItem(_first_line(error)) from error
+        raise UnansweredItem(first_line(error)) from error
     finally:
         log.removeHandler(cuts)
     assert results is not None  # None only in further processes of a distributed run

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from core.errors import UserError, near
-from core.files import check_unique, digest
+from core.files import digest
 from core.grouping import group_by
 from core.records import HumanScore, Judgement, Language, Name
 from core.settings import Settings
@@ -136,15 +135,9 @@ class Weights(Settings):
         return digest([weight.model_dump(mode="json") for weight in self.weights], 12)
 
     def by_aspect(self) -> dict[Aspect, dict[str, float]]:
-        """Aspect → judge → weight. Raises `UserError` for an entry given twice and for weights that do not sum to 1."""
-        check_unique("weights", (f"{e.language}/{e.dimension}/{e.judge}" for e in self.weights), "entries")
-        by_aspect: dict[Aspect, dict[str, float]] = defaultdict(dict)
-        for weight in self.weights:
-            by_aspect[Aspect(weight.language, weight.dimension)][weight.judge] = weight.weight
-        for aspect, by_judge in by_aspect.items():
-            if not math.isclose(total := math.fsum(by_judge.values()), 1, abs_tol=1e-6):
-                raise UserError(f"weights: those of {'/'.join(aspect)} sum to {total:g}, not to 1")
-        return dict(by_aspect)
+        """Aspect → judge → weight."""
+        by_aspect = group_by(self.weights, lambda entry: Aspect(entry.language, entry.dimension))
+        return {aspect: {entry.judge: entry.weight for entry in entries} for aspect, entries in by_aspect.items()}
 
 
 def fit(panel: Panel, people: Scores, dialogues: Iterable[str], rubric: str, mode: Mode, seed: int | None = None) -> Weights:
@@ -205,17 +198,14 @@ def ensemble_scores(panel: Panel, weights: Mapping[Aspect, Mapping[str, float]])
 
 def without(weights: Weights, judge: str) -> dict[Aspect, dict[str, float]]:
     """The weights of the ensemble without one judge (table 4): equation 2 over the others."""
-    correlations: dict[Aspect, dict[str, float | None]] = defaultdict(dict)
-    for weight in weights.weights:
-        if weight.judge != judge:
-            correlations[Aspect(weight.language, weight.dimension)][weight.judge] = weight.correlation
-    return {aspect: shares(judges) for aspect, judges in correlations.items()}
+    others = [entry for entry in weights.weights if entry.judge != judge]
+    by_aspect = group_by(others, lambda entry: Aspect(entry.language, entry.dimension))
+    return {aspect: shares({entry.judge: entry.correlation for entry in entries}) for aspect, entries in by_aspect.items()}
 
 
 def lacking(judge: str) -> str:
     """The name, as a judge, of the ensemble without one judge."""
-    name = f"{ENSEMBLE} without {judge}"
-    return name if len(name) <= 200 else f"{name[:187]} {digest(judge, 12)}"  # an identifier has 200 characters at most
+    return f"{ENSEMBLE} without {judge}"
 
 
 def apply(weights: Weights, judgements: Sequence[Judgement]) -> Iterator[Judgement]:

@@ -189,10 +189,6 @@ class Reported:
             name: {axis: {cell.at[axis] for cell in self.cells[name]} | {"*"} for axis in table.axes}
             for name, table in self.tables.items()
         }
-        for name, table in self.tables.items():
-            for index, entry in enumerate(table.beside):
-                for at in (entry.at, *entry.columns.values(), *(at for axes in entry.rows.values() for at in axes.values())):
-                    self.select(name, at, f"{self.files[name]}: beside.{index}")
 
     def table(self, name: str) -> ReportedTable:
         """A table by its id. Raises `UserError` for an unknown one."""
