@@ -176,8 +176,8 @@ def features(metric: Metric, values: Sequence[Value], outcomes: Sequence[Outcome
             table = np.array([(a == "stereotype", a in ("stereotype", "anti-stereotype")) for a in answers], dtype=float)
         case _:
             contexts = [outcome["context"] == metric.items.removeprefix("bbq_") for outcome in checked]
-            rows = [(a == "biased", a in ("biased", "other"), a is not None) for a in answers]
-            table = np.array(rows, dtype=float) * np.array(contexts)[:, None]
+            named = [(a == "biased", a in ("biased", "other"), a is not None) for a in answers]
+            table = np.array(named, dtype=float) * np.array(contexts)[:, None]
     return Features(table, metric, answers.count(None))
 
 

@@ -23,7 +23,7 @@ from core.errors import UserError
 from core.records import Dialogue, Judgement, Preference
 from core.statistics.bootstrap import estimate, resampled_means
 from core.statistics.means import comparable, exact_mean, means_by
-from core.tables import Estimate, Table
+from core.tables import Cell, Estimate, Table
 from evalsuite.papers.feel.tables import FEEL
 from evalsuite.statistics.coefficients import coefficients
 from evalsuite.statistics.correlation import Pairing, known_dialogue
@@ -153,7 +153,7 @@ def _averaged(rows: Sequence[Mapping[str, float | None]]) -> dict[str, Estimate]
 def ranking_table(rankings: Sequence[Ranking]) -> Table:
     """Table 3 of FEEL (and table 4, with the ensembles without one judge)."""
     columns = ("scorer", "Spear.", "Kend.", "RMSE", "MAE", "topics", "supporters")
-    rows = [
+    rows: list[tuple[Cell, ...]] = [
         (r.scorer, *(r.figures[name] for name in FIGURES), r.topics, "–".join(map(str, dict.fromkeys(r.supporters))))
         for r in rankings
     ]

@@ -120,8 +120,9 @@ def fit_tables(fitted: Sequence[Weights], rows: Sequence[Row]) -> Iterator[Table
             cells = {(row.scorer, row.dimension): getattr(row, name) for row in part}
             title = f"Judges and ensemble against people ({name}), {language}, {mode} mode"
             body = tuple((scorer, *(cells.get((scorer, aspect)) for aspect in aspects)) for scorer in scorers)
-            notes = FITTED[mode], NOTE
-            yield Table(f"feel_{name}_{mode}_{language}", title, ("scorer", *aspects), body, notes, FEEL, decimals=3)
+            yield Table(
+                f"feel_{name}_{mode}_{language}", title, ("scorer", *aspects), body, (FITTED[mode], NOTE), FEEL, decimals=3
+            )
 
 
 # --- band and token probabilities -------------------------------------------------------------------------------------------

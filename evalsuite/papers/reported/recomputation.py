@@ -26,7 +26,7 @@ Exact = Mapping[tuple[str, str, str], Fraction]  # (table, row, column) → the 
 @dataclass(frozen=True)
 class Disagreement:
     """A printed number that contradicts others; `recomputed` is rounded like the printed one. `slack` is how far rounded
-    inputs may put the recomputed number off: 0 for exact inputs, None if only its sign is known."""
+    inputs may put the recomputed number off: 0 for exact inputs, None if only its sign is whole."""
 
     paper: str
     table: str
@@ -188,8 +188,8 @@ def _values(
     else:
         table = reported.tables[expression.get(TABLE, name)]
         for source in _sources(reported, name, expression, cell, where):
-            if (number := exact.get((table.table, source.row, source.column))) is not None:
-                yield ReportedSpread(number, number, number)
+            if (whole := exact.get((table.table, source.row, source.column))) is not None:
+                yield ReportedSpread(whole, whole, whole)
             elif source.value is not None:
                 value, slack = Fraction(str(source.value)), Fraction(0 if table.exact else 1, 2 * 10**table.decimals)
                 yield ReportedSpread(value - slack, value, value + slack)

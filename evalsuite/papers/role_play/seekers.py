@@ -253,5 +253,5 @@ def _row(
     if shared is None:
         return seeker, scorer, *cells, read
     bounds = (average.mean, average.low, average.high)
-    unprinted = (None if x is None else shared.min + x * shared.span / PRINTED for x in bounds)
-    return seeker, scorer, *cells, Estimate(*unprinted, average.n), read
+    mean, least, most = (None if x is None else shared.min + x * shared.span / PRINTED for x in bounds)
+    return seeker, scorer, *cells, Estimate(mean, least, most, average.n), read
