@@ -20,7 +20,7 @@ from core.specs import Sampling
 from core.yaml_files import read_yaml
 from evalsuite.judge.methods import native_method
 from evalsuite.runs.framework import framework_of, frameworks
-from evalsuite.runs.shard import Shard
+from evalsuite.runs.run_config import Shard
 from serve.limits import HOUR, START_TIMEOUT
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}

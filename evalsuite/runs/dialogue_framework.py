@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,13 +23,13 @@ from data_prep.played import Played
 from evalsuite.dialogues.floors import Source, replies_by_source, with_floor
 from evalsuite.dialogues.hold import Opening, Plan
 from evalsuite.judge.judge import Judge, Shown
-from evalsuite.runs.config import EvalConfig
+from evalsuite.runs.config import EvalConfig, GoldConfig
 from evalsuite.runs.framework import Framework, framework_of, opens_freely
 from evalsuite.runs.held import Held
 from evalsuite.runs.identity import HeldSpec, hashed
 from evalsuite.runs.models import RunModels, judge_pack, seeker_pack
 from evalsuite.runs.people import file_of, load_people
-from evalsuite.runs.shard import Shard
+from evalsuite.runs.run_config import Shard
 from serve.questions import Models
 
 if TYPE_CHECKING:
@@ -144,8 +145,6 @@ class DialogueFramework(Framework):
         """Dialogues and scores of the gold set in the run's languages; none without a gold set."""
         if self.config.gold is None:
             return [], []
-        from evalsuite.runs.gold import gold_set
-
         return gold_set(self.config.gold, self.languages, self.rubric, self.shown)
 
     @cached_property
@@ -214,3 +213,38 @@ def resolve_config(config: EvalConfig) -> DialogueFramework:
     framework = framework_of(config.framework)
     assert issubclass(framework, DialogueFramework), "`load_config` refuses others"
     return framework(config)
+
+
+def gold_set(
+    gold: GoldConfig, languages: Sequence[Language], rubric: Rubric, shown: Shown
+) -> tuple[list[Dialogue], list[HumanScore]]:
+    """The dialogues in these languages, at most `limit` per language, and their scores on the rubric's dimensions.
+
+    Raises `UserError` for a set without scores, and for a dialogue whose profile the judge should see but is not known.
+    """
+    dialogues: Sequence[Dialogue]
+    scores: Sequence[HumanScore]
+    if gold.dialogues == "synthetic":  # each module is imported only for its own set
+        from data_prep.scores import synthetic
+
+        dialogues, scores = synthetic.build(languages=tuple(languages))
+    elif gold.dialogues == "synthetic_test":
+        from data_prep.scores.rank_sft import synthetic_test
+
+        dialogues, scores = synthetic_test()
+    elif gold.scores is None:
+        raise UserError("gold.scores: name the JSONL file of scores that belongs to gold.dialogues")
+    else:
+        from data_prep.scores.human import read_dialogues, read_gold
+
+        dialogues, scores = read_dialogues([Path(gold.dialogues)]), read_gold(Path(gold.scores))
+    chosen: list[Dialogue] = []
+    for language in languages:
+        available = [dialogue for dialogue in dialogues if dialogue.language == language]
+        if gold.limit is not None and gold.limit < len(available):
+            available = [available[index] for index in sorted(random.Random(0).sample(range(len(available)), gold.limit))]
+        chosen += available
+    for dialogue in chosen:
+        shown.profile(dialogue)  # refuses an unknown profile before anything is started
+    ids = {dialogue.id for dialogue in chosen}
+    return chosen, [score for score in scores if score.dialogue_id in ids and score.dimension in rubric.dimensions]

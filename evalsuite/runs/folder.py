@@ -18,8 +18,7 @@ from core.files import locked, read_object, validated, write_json
 from core.records import Usage, Used
 from data_prep.played import Played
 from evalsuite.runs.people import PEOPLE, write_people
-from evalsuite.runs.run_config import RunConfig
-from evalsuite.runs.shard import Shard, called
+from evalsuite.runs.run_config import RunConfig, Shard
 from evalsuite.runs.versions import Versions, joined
 from serve.answers import Retry
 from serve.budget import Budget
@@ -82,7 +81,8 @@ class Run:
         """Claim the folder for a shard. Raises `UserError` if it holds another shard, or a whole run."""
         config = self.config()
         if config and config.shard != shard:
-            raise UserError(f"{self.folder} holds {called(config.shard)}, not {called(shard)}: use another --out")
+            stored, wanted = (f"shard {part}" if part else "a whole run" for part in (config.shard, shard))
+            raise UserError(f"{self.folder} holds {stored}, not {wanted}: use another --out")
         if shard and not config:
             self.claim("shard", asdict(shard))
 
@@ -125,7 +125,7 @@ class Run:
 
     def claimed_config(self) -> RunConfig:
         """`config`, empty if the folder is unclaimed."""
-        return self.config() if self.claimed else RunConfig.empty(self.folder)
+        return RunConfig.read(self.folder, self.claimed)
 
     def config(self) -> RunConfig:
         """The configs of all stages that ran in this folder."""

@@ -1,8 +1,15 @@
-"""config.json, with which a run folder is claimed."""
+"""config.json, with which a run folder is claimed.
+
+Its `format` is the version of the folder's form: of all files that a run writes, records, usage, timing, failures and store
+included; 1.0 if there is none. Additions that earlier folders lack raise the minor number, and both forms are read. A change
+that would be misread raises the major number, and other major versions are refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -17,14 +24,37 @@ from core.languages import name_of
 from core.records import Language
 from core.rubrics import Rubric
 from core.specs import EMBEDDED_PREFIX
-from evalsuite.runs.formats import CURRENT, FIELD, FIRST, take_version
-from evalsuite.runs.shard import Shard
 
+FORMAT = "1.1"
 NAME = "config.json"
 SCORE = "score"  # the stage of the first judge; that of another is `score NAME`
 Mode = Literal["paper", "native"]
 S = TypeVar("S", bound=BaseModel)
+T = TypeVar("T")
 _BY_NAME = {"supporters", "texts"}  # lists of objects with a `name`: models, languages
+
+
+@dataclass(frozen=True, order=True)
+class Shard:
+    """The part of a run that is in one folder: part `index` (from 1) of `of` equal parts."""
+
+    index: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """From `I/N`; `ValueError` for anything else."""
+        match = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text, re.ASCII)
+        if match is None or int(match[1]) > int(match[2]):
+            raise ValueError("expected I/N with I from 1 to N, as in 2/4")
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.of}"
+
+    def take(self, jobs: Sequence[T]) -> list[T]:
+        """This shard's share of all jobs; shares differ by one at most."""
+        return list(jobs[len(jobs) * (self.index - 1) // self.of : len(jobs) * self.index // self.of])
 
 
 class _ConfigPart(BaseModel):
@@ -113,26 +143,21 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
     """
 
     _path: Path = PrivateAttr(default=Path(NAME))
-    _format: str = PrivateAttr(default=CURRENT)  # folders keep the one that they were made with
 
     @classmethod
-    def read(cls, folder: Path) -> RunConfig:
-        """The config of a run folder, empty if there is no file. Raises `UserError` if it is damaged, and for another major
-        version."""
+    def read(cls, folder: Path, claimed: bool = True) -> RunConfig:
+        """The config of a run folder, empty if there is no file or the folder is not `claimed`. Raises `UserError` if it is
+        damaged, and for another major version."""
         path = folder / NAME
-        if not path.exists():
-            return cls.empty(folder)
-        content = read_object(path, "a run's config")
-        version = take_version(content, path)
+        content = read_object(path, "a run's config") if claimed and path.exists() else {}
+        version, ours = str(content.pop("format", "1.0")).partition(".")[0], FORMAT.partition(".")[0]
+        if version != ours:
+            raise UserError(
+                f"{path}: format: the run has form {version[:60]}, and this esc-eval reads {ours}.x: install the esc-eval that "
+                "made it (versions.json says which)"
+            )
         config = validated(cls, content, path)
-        config._path, config._format = path, version
-        return config
-
-    @classmethod
-    def empty(cls, folder: Path) -> RunConfig:
-        """The config of an unclaimed folder."""
-        config = cls({})
-        config._path = folder / NAME
+        config._path = path
         return config
 
     def __contains__(self, stage: str) -> bool:
@@ -161,8 +186,8 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         self.root[stage] = settings
 
     def write(self) -> None:
-        """Write config.json, without a version for folders of the first form, which had none."""
-        write_json(self._path, ({} if self._format == FIRST else {FIELD: self._format}) | self.root)
+        """Write config.json."""
+        write_json(self._path, {"format": FORMAT} | self.root)
 
     def stage(self, name: str, model: type[S]) -> S | None:
         """A stage as a record, None if it did not run. Raises `UserError` if it is damaged."""

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import core.files
 from core.errors import UserError
 from core.files import CONFIGS, write_json, write_jsonl
-from core.records import Dialogue, Judgement, Turn
+from core.records import Dialogue, Turn
 from evalsuite.commands.report import merge
 from evalsuite.papers import esc_eval as esc_eval_prompts
 from evalsuite.papers.esc_eval import EscEval as Framework
@@ -27,7 +27,6 @@ from evalsuite.runs.shards import Shard
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Endpoint
-from tests.evalsuite.records import make_judgement, make_rubric
 
 RECORDS = ["cards", "dialogues", "judgements", "gold_dialogues", "gold_scores", "gold_judgements"]
 FILES = [*(f"{name}.jsonl" for name in RECORDS), "agreement.json", "usage.json", "config.json"]
@@ -190,30 +189,6 @@ def two(t: Path, **config: Any) -> list[Path]:
     return [shard(t / "a", 1, 2, **config), shard(t / "b", 2, 2, **config)]
 
 
-def scored(t: Path, *dialogues: str, **config: Any) -> list[Path]:
-    """Two shards of a scored run, of which the first judged these dialogues and the second none."""
-    folders = two(t, score={"rubric": make_rubric("empathy").model_dump(mode="json")}, **config)
-    write_jsonl(t / "a" / "judgements.jsonl", [make_judgement(dialogue, "empathy", 3) for dialogue in dialogues])
-    write_jsonl(t / "b" / "judgements.jsonl", [])
-    return folders
-
-
-def of_strangers(t: Path) -> list[Path]:
-    return scored(t, "d4")  # the other shard's
-
-
-def half_scored(t: Path) -> list[Path]:
-    return scored(t, "d0", "d1")
-
-
-def another_part_of_the_gold_set(t: Path) -> list[Path]:
-    folders = scored(t, gold={})
-    for folder in folders:
-        write_jsonl(folder / "gold_dialogues.jsonl", [dialogue(0), dialogue(1)])
-        write_jsonl(folder / "gold_judgements.jsonl", [make_judgement("d0", "empathy", 3)])
-    return folders
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "message"),
@@ -226,7 +201,7 @@ def another_part_of_the_gold_set(t: Path) -> list[Path]:
             lambda t: [shard(t / "a", 1, 2), shard(t / "b", 2, 2, simulate={"mode": "paper"})],
             'a and .*b are not of one run: simulate.mode: "native" → "paper"',
         ),
-        (lambda t: [shard(t / "a", 1, 2), shard(t / "b", 2, 2, gold={})], "a: stage gold has not begun in shard 1/2"),
+        (lambda t: [shard(t / "a", 1, 2), shard(t / "b", 2, 2, gold={"limit": 1})], "a and .*b are not of one run: gold"),
         (lambda t: [shard(t / "a", 1, 2), t / "b"], "not a run folder"),
         (whole, "a holds a whole run, not a shard"),
         (damaged, r"a/config.json: shard: expected {index, of}"),
@@ -235,9 +210,6 @@ def another_part_of_the_gold_set(t: Path) -> list[Path]:
         (truncated, r"missing or doubled: .* \(1/2: 2, 2/2: 1\)"),
         (overlapping, "duplicate dialogue ids: d0"),
         (lambda t: two(t, dialogues={"count": 9}), "9 dialogues were given to be scored, the shards hold 5"),
-        (of_strangers, "a/judgements.jsonl: judges d4, which is not among this shard's dialogues"),
-        (half_scored, r"3 dialogues have no judgement while others have \(d2\): score every shard"),
-        (another_part_of_the_gold_set, "b/gold_judgements.jsonl: not shard 2/2 of the gold set's 2"),
     ],
 )
 def test_what_is_not_all_of_one_run_is_refused_before_anything_is_written(make: Any, message: str, tmp_path: Path) -> None:
@@ -309,11 +281,7 @@ def test_the_parts_are_equal_and_make_the_whole(total: int, of: int) -> None:
 
 
 def test_records_of_shards_are_read_once_and_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    judged = {"rubric": make_rubric("empathy").model_dump(mode="json")}
-    folders = [shard(tmp_path / str(part), part, 3, total=30, score=judged) for part in (1, 2, 3)]
-    for place, folder in enumerate(folders):
-        verdicts = [make_judgement(f"d{number}", "empathy", 3) for number in range(10 * place, 10 * place + 10)]
-        write_jsonl(folder / "judgements.jsonl", verdicts)
+    folders = [shard(tmp_path / str(part), part, 3, total=30) for part in (1, 2, 3)]
     parse, read, alive, most = core.files.validated, Counter[str](), 0, 0
 
     def gone() -> None:
@@ -323,7 +291,7 @@ def test_records_of_shards_are_read_once_and_one_by_one(tmp_path: Path, monkeypa
     def parsed(model: type[BaseModel], *arguments: Any) -> BaseModel:
         nonlocal alive, most
         record = parse(model, *arguments)
-        if model in (Dialogue, Judgement):
+        if model is Dialogue:
             weakref.finalize(record, gone)
             alive, read[model.__name__] = alive + 1, read[model.__name__] + 1
             most = max(most, alive)
@@ -331,5 +299,5 @@ def test_records_of_shards_are_read_once_and_one_by_one(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(core.files, "validated", parsed)
     dialogues = shards.merge(folders, tmp_path / "merged")
-    assert read == {"Dialogue": 30, "Judgement": 30} and most <= 3, "a shard has ten of each"
+    assert read == {"Dialogue": 30} and most <= 3, "a shard has ten"
     assert [each.id for each in dialogues] == [f"d{number}" for number in range(30)]
