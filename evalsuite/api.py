@@ -33,7 +33,7 @@ from evalsuite.given import People, given_dialogues, given_people, only_language
 from evalsuite.report.report import PLUMBING
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
-from evalsuite.runner.work import Outcome
+from evalsuite.runner.work import Outcome, problems_of
 from evalsuite.runs import shards
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.dialogue_framework import DialogueFramework
@@ -248,9 +248,11 @@ class _Work:
         folder = self.resolved.out
         with self.exits, open_run(folder) as run:
             run.budget = self.budget
-            with Runner(run, self.resolved, Screen(stderr=True, quiet=self.quiet), bounded=True) as runner:
+            with Runner(run, self.resolved, Screen(stderr=True, quiet=self.quiet)) as runner:
                 outcome = self.stage(runner)
-            _warn(outcome)
+            if problems := problems_of([outcome]):
+                text = f"{'; '.join(problems)}. With `out`, the same call asks again for only those"
+                warnings.warn(clean(text), stacklevel=2)
             results = load_run(folder)
         return results if self.lasting else replace(results, folder=None)
 
@@ -329,18 +331,6 @@ def _framework(settings: _Settings) -> type[DialogueFramework]:
     if not issubclass(framework, DialogueFramework):
         raise UserError(f"framework {name} holds no dialogues, so Python cannot run it: use `esc-eval paper {name}`")
     return framework
-
-
-def _warn(outcome: Outcome) -> None:
-    """Warn if something is missing because a model failed."""
-    lost = {dialogue.id for dialogue in outcome.dialogues if dialogue.lost}
-    unscored = {judgement.dialogue_id for judgement in outcome.judgements if judgement.lost} - lost
-    problems = [f"the run ended early: {outcome.ended_early}: {outcome.unfinished}"] if outcome.unfinished else []
-    if lost or unscored:
-        reason = outcome.ended_early or next((failure.reason for failure in outcome.failures), "a server was lost")
-        problems.append(f"{len(lost)} dialogues and the judgements of {len(unscored)} more are missing: {reason}")
-    if problems:
-        warnings.warn(clean(f"{'; '.join(problems)}. With `out`, the same call asks again for only those"), stacklevel=2)
 
 
 def _score_row(cell: Score) -> Mapping[str, Any]:

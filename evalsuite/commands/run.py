@@ -33,7 +33,7 @@ from evalsuite.commands.options import (
 )
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Launched, Runner
-from evalsuite.runner.work import Outcome
+from evalsuite.runner.work import Outcome, problems_of
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.run_identity import RunIdentity
@@ -139,7 +139,7 @@ def run(
         opened.retry, opened.budget = again, Budget(settled.max_time, settled.max_calls, settled.max_cost)
         with Launched() as servers:
             runners = [
-                Runner(opened, each, console, bounded=True, shared=servers, later=judges[number:])
+                Runner(opened, each, console, shared=servers, later=judges[number:])
                 for number, each in enumerate(judges, start=1)
             ]
             if simulated and scored and settled.until:
@@ -253,19 +253,10 @@ def _finish(resolved: DialogueFramework, simulated: bool, outcomes: Sequence[Out
         _say(f"warning: {warning}")
     kept = {dialogue for outcome in outcomes for dialogue in outcome.kept}
     lost = {dialogue.id for outcome in outcomes for dialogue in outcome.dialogues if dialogue.lost}
-    unscored = {judgement.dialogue_id for outcome in outcomes for judgement in outcome.judgements if judgement.lost} - lost
-    if earlier := (lost | unscored) & kept:
+    lost |= {judgement.dialogue_id for outcome in outcomes for judgement in outcome.judgements if judgement.lost}
+    if earlier := lost & kept:
         _say(f"{len(earlier)} dialogues of earlier commands are missing or not fully judged: run those commands again")
-    lost, unscored = lost - kept, unscored - kept
-    early = next((outcome.ended_early for outcome in outcomes if outcome.ended_early), None)
-    unfinished = "; ".join(outcome.unfinished for outcome in outcomes if outcome.unfinished)
-    problems = [f"the run ended early: {early}: {unfinished}"] if unfinished else []
-    if lost or unscored:
-        failures = [failure for outcome in outcomes for failure in outcome.failures]
-        reason = f"the run ended early: {early}" if early else failures[0].reason if failures else "a server was lost"
-        kinds = Counter(failure.outcome for failure in failures)
-        calls = f" ({kinds['rejected']} calls rejected, {kinds['infrastructure']} lost: failures.json)" if failures else ""
-        problems.insert(0, f"{len(lost)} dialogues and the judgements of {len(unscored)} more are missing: {reason}{calls}")
+    problems = problems_of(outcomes)
     for text in unreadable.values():
         say(f"error: {text}", err=True)
     if problems:

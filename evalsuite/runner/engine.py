@@ -52,8 +52,6 @@ class Runner:
     run: Run
     resolved: DialogueFramework
     console: Console
-    bounded: bool = False
-    """Whether the config's limits on a call's attempts apply."""
     shared: Launched | None = None
     """Servers shared with other runners, which outlast this one."""
     later: Sequence[DialogueFramework] = ()
@@ -119,8 +117,9 @@ class Runner:
                 for servers in self._launched.servers:
                     servers.end(servers.plans)
             plans = plan_servers(missing, self.run.logs, needs=needs)
-            spare = self.resolved.models.spare if self.bounded else ()
-            servers = self._launched.enter_context(Servers(plans, self.resolved.config.start_timeout, spare))
+            servers = self._launched.enter_context(
+                Servers(plans, self.resolved.config.start_timeout, self.resolved.models.spare)
+            )
             self._launched.servers.append(servers)
             timing["commits"] = self.run.same_commits(commits(missing))
             if caches := {**self.run.timing().get("servers", {}).get("caches", {}), **servers.caches}:
@@ -178,10 +177,7 @@ class Runner:
         def done(answers: Answers[R]) -> E:
             failures, cause = answers.client.failures, answers.client.threshold.cause
             if self.run.grows and (failures or cause) and not self.run.answered:
-                stored = len(self.run.store)
-                more, kept = (" more", f", with {stored:,} stored answers") if stored else ("", "")
-                reason = cause or failures[0].reason
-                raise UserError(f"nothing{more} was answered, {self.run.folder} is as it was{kept}: {reason}")
+                raise UserError(f"nothing was answered, {self.run.folder} is as it was: {cause or failures[0].reason}")
             self.run.settle()
             for name in dict.fromkeys([stage, judging or stage]):
                 calls = [call for call in failures if name == (judging or stage if call.role == "judge" else stage)]
@@ -214,7 +210,7 @@ class Runner:
 
     def _client(self, endpoints: Mapping[str, str], offline: bool, down: Mapping[str, str | None]) -> ChatClient:
         config = self.resolved.config
-        limits: dict[str, Any] = {"timeout_s": config.call_timeout, "attempts": config.attempts, "patience_s": config.patience}
+        limits: dict[str, Any] = {"timeout_s": config.call_timeout, "attempts": config.attempts}
         return ChatClient(
             self.run.store,
             endpoints,
@@ -228,7 +224,8 @@ class Runner:
             launched={url for servers in self._launched.servers for url in servers.endpoints.values()},
             say=self.say,
             told=self._told,
-            **{name: value for name, value in limits.items() if self.bounded and value is not None},
+            patience_s=config.patience,
+            **{name: value for name, value in limits.items() if value is not None},
         )
 
     def _served_names(self, spec: ModelSpec) -> list[str]:
@@ -245,11 +242,6 @@ def check_names(specs: Sequence[ModelSpec]) -> None:
     by_name: dict[str, ModelSpec] = {}
     for spec in specs:
         other = by_name.setdefault(spec.name.casefold(), spec)
-        if other.name != spec.name:
-            raise UserError(f"two models are named {other.name} and {spec.name}, which differ only in case: use one spelling")
-        first, second = (model.model_dump(exclude={"sampling", "about"}) for model in (other, spec))
-        if first != second:
-            field = next(name for name in first if first[name] != second[name])
-            places = [model.endpoint.base_url or model.checkpoint for model in (other, spec)]
-            differ = f"at {places[0]} and {places[1]}" if places[0] != places[1] else f"which differ in {field}"
-            raise UserError(f"two models are named {spec.name}, {differ}: rename one of them in a spec file")
+        for field in (name for name in type(spec).model_fields if name not in ("sampling", "about")):
+            if getattr(other, field) != getattr(spec, field):
+                raise UserError(f"two models are named {spec.name}, which differ in {field}: rename one in a spec file")

@@ -61,6 +61,25 @@ class Outcome:
         return f"{len(self.dialogues) - self.not_judged:,} dialogues {gold}are finished{parts}" if parts else ""
 
 
+def problems_of(outcomes: Sequence[Outcome]) -> list[str]:
+    """What is missing because a model failed or the budget was used up, as sentences. Dialogues that only earlier commands
+    asked for do not count."""
+    kept = {dialogue for outcome in outcomes for dialogue in outcome.kept}
+    lost = {dialogue.id for outcome in outcomes for dialogue in outcome.dialogues if dialogue.lost} - kept
+    unscored = {j.dialogue_id for outcome in outcomes for j in outcome.judgements if j.lost} - lost - kept
+    early = next((outcome.ended_early for outcome in outcomes if outcome.ended_early), None)
+    problems = []
+    if lost or unscored:
+        failures = [failure for outcome in outcomes for failure in outcome.failures]
+        reason = f"the run ended early: {early}" if early else failures[0].reason if failures else "a server was lost"
+        kinds = Counter(failure.outcome for failure in failures)
+        calls = f" ({kinds['rejected']} calls rejected, {kinds['infrastructure']} lost: failures.json)" if failures else ""
+        problems = [f"{len(lost)} dialogues and the judgements of {len(unscored)} more are missing: {reason}{calls}"]
+    if unfinished := "; ".join(outcome.unfinished for outcome in outcomes if outcome.unfinished):
+        problems.append(f"the run ended early: {early}: {unfinished}")
+    return problems
+
+
 @dataclass
 class Work:
     """What a stage does with every dialogue: hold or take it, judge it as soon as it is finished, keep the records.

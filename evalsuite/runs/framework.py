@@ -171,14 +171,15 @@ class Framework:
 
 
 @lru_cache
-def _installed(path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """The frameworks of other packages on `sys.path`; reads the metadata of every package."""
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
+def _entries(path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """The frameworks of other packages on `sys.path`, and those of this project; reads the metadata of every package."""
+    others = {entry.name: entry for entry in entry_points(group=GROUP)}
+    return others | {name: EntryPoint(name, place, GROUP) for name, place in _BUNDLED.items()}
 
 
 def entries() -> dict[str, EntryPoint]:
     """All frameworks by name, not yet loaded."""
-    return _installed(tuple(sys.path)) | {name: EntryPoint(name, place, GROUP) for name, place in _BUNDLED.items()}
+    return _entries(tuple(sys.path))
 
 
 def framework_of(name: str) -> type[Framework]:
@@ -201,19 +202,19 @@ def framework_of(name: str) -> type[Framework]:
     return framework
 
 
-@lru_cache
-def _loaded(name: str, path: tuple[str, ...]) -> type[Framework] | None:
-    try:
-        return framework_of(name)
-    except Exception as error:  # other people's packages may raise anything when imported
-        problem = error if isinstance(error, UserError) else f"framework {name} cannot be loaded: {error!r}"
-        say(f"warning: {problem}; it is left out", err=True)
-        return None
-
-
 def frameworks() -> Iterator[type[Framework]]:
     """All frameworks that can be loaded, one by one; prints a warning, once, for each that cannot."""
-    return (framework for name in entries() if (framework := _loaded(name, tuple(sys.path))))
+    for name in entries():
+        try:
+            yield framework_of(name)
+        except Exception as error:  # other people's packages may raise anything when imported
+            problem = error if isinstance(error, UserError) else f"framework {name} cannot be loaded: {error!r}"
+            _warn(f"warning: {problem}; it is left out")
+
+
+@lru_cache
+def _warn(text: str) -> None:
+    say(text, err=True)
 
 
 def framework_of_run(run: ScoredRun) -> type[Framework] | None:

@@ -129,7 +129,9 @@ class RunModels:
         """The models under test of the config, floors included."""
         floors = [*FLOORS, *([REFERENCE] if self.config.references else [])] if self.config.floors else []
         chosen = [*self.tested, *(name for name in floors if name not in self.tested)]
-        return [self._tested(self.sampled(self.model(name), "supporter")) for name in chosen]
+        specs = [self.sampled(self.model(name), "supporter") for name in chosen]
+        changes = self.config.model_dump(include={"temperature", "max_tokens"}, exclude_none=True)
+        return [self._changed(spec, "command line", changes) if changes and not spec.floor else spec for spec in specs]
 
     @cached_property
     def supporters(self) -> list[ModelSpec]:
@@ -141,9 +143,7 @@ class RunModels:
             raise UserError("mode paper has published system messages only: leave out --system, variants and `system` in specs")
         names = [spec.name for spec in specs]
         if len(set(names)) < len(names):
-            raise UserError(
-                f"supporters: the same name twice in {', '.join(names)}: rename one in a spec file (name, endpoint)"
-            )
+            raise UserError(f"supporters: the same name twice in {', '.join(names)}: rename one in a spec file")
         tested = self._without_variants[: len(self.tested)] or specs
         if not any(spec.speaks(language) for spec in tested for language in self.config.languages):
             spoken = "; ".join(f"{spec.name} speaks {', '.join(spec.languages)}" for spec in specs)
@@ -156,30 +156,20 @@ class RunModels:
     def _variants(self, spec: ModelSpec) -> list[ModelSpec]:
         """A model under test as its supporters: itself, or one per variant of the config, all served as the same model."""
         variants = list[ModelSpec]()
+        endpoint = spec.endpoint.model_copy(update={"model": spec.served_name()})
         for name, variant in self.config.variants.items() if not spec.floor else ():
-            sampling = spec.sampling.model_dump() | variant.model_dump(exclude_unset=True, exclude={"system"})
-            changes = {
-                "name": f"{spec.name}.{name}",
-                "system": spec.system if variant.system is None else prompt_text(variant.system),
-                "endpoint": spec.endpoint.model_copy(update={"model": spec.served_name()}),
-                "sampling": Sampling.model_validate(sampling),
-            }
-            variants.append(spec.model_copy(update=changes))
-            validated(ModelSpec, variants[-1].model_dump(exclude_unset=True), f"variants.{name} of {spec.name}")
+            system = spec.system if variant.system is None else prompt_text(variant.system)
+            sampling = variant.model_dump(exclude_unset=True, exclude={"system"})
+            changes = {"name": f"{spec.name}.{name}", "system": system, "endpoint": endpoint}
+            variants.append(self._changed(spec, f"variants.{name} of {spec.name}", sampling, **changes))
         return variants or [spec]
 
-    def _tested(self, spec: ModelSpec) -> ModelSpec:
-        """A supporter's spec with the config's changes of sampling. Raises `UserError` if its replies then leave no room in
-        its context."""
-        changes = self.config.model_dump(include={"temperature", "max_tokens"}, exclude_none=True)
-        if not changes or spec.floor:
-            return spec
-        sampling = Sampling.model_validate(spec.sampling.model_dump() | changes)
-        if spec.context_length is not None and sampling.max_tokens >= spec.context_length:
-            raise UserError(
-                f"max_tokens {sampling.max_tokens}: leaves no room in the context of {spec.name} ({spec.context_length})"
-            )
-        return spec.model_copy(update={"sampling": sampling})
+    def _changed(self, spec: ModelSpec, source: str, sampling: Mapping[str, Any], **fields: Any) -> ModelSpec:
+        """A model with other sampling. Raises `UserError` if its replies then leave no room in its context."""
+        fields["sampling"] = Sampling.model_validate(spec.sampling.model_dump() | sampling)
+        changed = spec.model_copy(update=fields)
+        validated(ModelSpec, changed.model_dump(exclude_unset=True), source)
+        return changed
 
     def phases(self, launched: Sequence[ModelSpec], needs: Needs, machine: Machine | None = None) -> list[PhaseModels]:
         """The launched models, by which of their servers run at the same time (`serve.placement.phases`)."""

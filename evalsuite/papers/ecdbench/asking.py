@@ -101,7 +101,7 @@ def judge_summaries(resolved: DialogueFramework, summaries: Sequence[Dialogue], 
     written = resolved.out / "dialogues.jsonl"
     with open_run(resolved.out) as run:
         write_jsonl(written, summaries)
-        with Runner(run, resolved, console, bounded=True) as runner:
+        with Runner(run, resolved, console) as runner:
             outcome = pipeline.score(runner, written)
     lost = sum(verdict.lost for verdict in outcome.judgements)
     if lost or outcome.ended_early:
