@@ -28,8 +28,7 @@ from core.tables import Estimate, Screen
 from data_prep.dialogue_files import read_given
 from data_prep.profiles import Profile
 from data_prep.scores.human import read_dialogues
-from evalsuite.frames import FrameRecords, row_of
-from evalsuite.given import People, given_dialogues, given_people, only_language, with_rubric
+from evalsuite.given import FrameRecords, People, given_dialogues, given_people, only_language, with_rubric
 from evalsuite.report.report import PLUMBING
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
@@ -125,10 +124,10 @@ def load_run(folder: str | Path, judge: str | None = None) -> Results:
     folder = Path(folder)
     config = shards.whole(folder)
     sets = [chosen_set(folder, config, judge)] if judge else sets_of(folder, config)
-    scored = config.scored
+    scored, dialogues = config.scored, read_jsonl(folder / "dialogues.jsonl", Dialogue, "dialogues", allow_empty=True)
     return Results(
-        dialogues=FrameRecords(read_jsonl(folder / "dialogues.jsonl", Dialogue, "dialogues", allow_empty=True), row_of),
-        judgements=FrameRecords([judgement for judging in sets for judgement in judging.records()], row_of),
+        dialogues=FrameRecords(dialogues, Dialogue.model_dump),
+        judgements=FrameRecords([judgement for judging in sets for judgement in judging.records()], Judgement.model_dump),
         rubric=scored.rubric if scored else None,
         folder=folder,
         notes=[PLUMBING] if config.plumbing else [],

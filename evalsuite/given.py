@@ -1,10 +1,13 @@
-"""What a Python program gives to a run: cards or profiles, dialogues, and its own rubric."""
+"""What a Python program gives to a run (cards or profiles, dialogues, its own rubric), and gets back: records that convert to a
+data frame of pandas or polars."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -19,6 +22,9 @@ from data_prep.cards.own import own_cards
 from data_prep.dialogue_files import dialogues_of
 from data_prep.profiles import Profile
 
+T = TypeVar("T")
+Library = Literal["pandas", "polars"]
+_LIBRARIES: tuple[Library, ...] = ("pandas", "polars")
 People = str | Path | Iterable[Any]
 """A file or `bundled`; records, or dicts with their fields; or a data frame of pandas or polars with such columns."""
 
@@ -81,3 +87,39 @@ def _rows(records: Any) -> list[Any]:
     if hasattr(records, "iterrows"):  # pandas
         return list(records.astype(object).where(records.notna(), None).to_dict("records"))
     return list(records)
+
+
+class FrameRecords(Sequence[T], Generic[T]):
+    """Typed records in order."""
+
+    def __init__(self, records: Sequence[T], row: Callable[[T], Mapping[str, Any]]) -> None:
+        self._records, self._row = tuple(records), row
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> FrameRecords[T]: ...
+    def __getitem__(self, place: int | slice) -> T | FrameRecords[T]:
+        return FrameRecords(self._records[place], self._row) if isinstance(place, slice) else self._records[place]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __repr__(self) -> str:
+        kind = type(self._records[0]).__name__ if self._records else "record"
+        return f"<{len(self)} × {kind}>"
+
+    def frame(self, library: Library | None = None) -> Any:
+        """A DataFrame with one row per record, of the named library or else of the first one installed: pandas, polars.
+
+        Objects within a record become columns such as `usage.calls` and `condition.mode`. Raises `UserError` if the library is
+        not installed.
+        """
+        name = next((choice for choice in ([library] if library else _LIBRARIES) if importlib.util.find_spec(choice)), None)
+        if name is None:
+            raise UserError(
+                f"frame() needs {library or 'pandas or polars'}, not installed here: pip install {library or 'pandas'}"
+            )
+        rows = [self._row(record) for record in self._records]
+        frames = importlib.import_module(name)
+        return frames.json_normalize(rows, **({"strict": False, "infer_schema_length": None} if name == "polars" else {}))

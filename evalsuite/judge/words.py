@@ -14,7 +14,6 @@ from core.judge_prompts import judge_messages
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from core.scales import NOT_APPLICABLE, Verdict
-from evalsuite.judge.band_lines import lines_of
 from evalsuite.judge.json_answers import answer_value, last_object, plain, read_answer
 from evalsuite.judge.judge import Judge, NoVerdict
 from serve.answers import Reply, sound
@@ -22,6 +21,7 @@ from serve.questions import closed_object
 
 AROUND = " .。*`\"'[]()▁Ġ\t\r\n"  # characters without meaning around a verdict
 NAMELESS = ("score", "rating", "得分", "评分", "分数")  # names for the only dimension asked about
+MARKS = "*" + "".join(filter(str.isspace, map(chr, range(0x3001))))
 _NAMELESS = (*NAMELESS, "answer", "回答")
 
 
@@ -72,6 +72,25 @@ def read(text: str, rubric: Rubric, names: Sequence[str], language: Language) ->
     else:
         verdicts = _read_lines(text, rubric, names, language)
     return [verdicts[name] for name in names] if all(name in verdicts for name in names) else None
+
+
+def lines_of(
+    text: str, rubric: Rubric, names: Sequence[str], language: Language, nameless: Sequence[str] = ()
+) -> dict[str, str]:
+    """Dimension → the text after the colon of its line. Dimensions without a line, or with several, are left out. `nameless`
+    are further names that stand for any of these dimensions."""
+    texts: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        head, colon, answer = line.replace("：", ":").partition(":")
+        if colon:
+            texts.setdefault(head.lstrip(MARKS + "#>.-0123456789").rstrip(MARKS).casefold(), []).append(answer.strip(" \t*"))
+    lines: dict[str, str] = {}
+    for key in names:
+        labels = {label.casefold() for label in (key, rubric.label(key, language), *nameless)}
+        candidates = [answer for label in labels for answer in texts.get(label, [])]
+        if len(candidates) == 1:
+            lines[key] = candidates[0]
+    return lines
 
 
 def _read_lines(text: str, rubric: Rubric, names: Sequence[str], language: Language) -> dict[str, Verdict]:

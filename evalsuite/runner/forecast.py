@@ -59,11 +59,6 @@ class Load:
         usage = self.usage[who]
         return cost(self.specs[who[1]], usage.prompt_tokens, usage.completion_tokens)
 
-    @property
-    def share(self) -> Share:
-        """The load as a share of a budget."""
-        return Share(self.calls, self.cost)
-
     def __add__(self, other: Load) -> Load:
         usage = {who: self.usage.get(who, Usage()) + used for who, used in other.usage.items()}
         return Load(self.usage | usage, self.specs | other.specs)
@@ -89,7 +84,7 @@ class _StandIn(Load):
         self._before: dict[Who, str] = {}
 
     async def ask(self, spec: ModelSpec, question: Question) -> Reply:
-        usual, count, who = REPLY.get(question.purpose, OTHER), counter(spec), (question.purpose, spec.name)
+        usual, count, who = REPLY.get(question.purpose, OTHER), counter(spec.checkpoint), (question.purpose, spec.name)
         tokens = int(min(question.held_tokens or usual * self.longer, question.sampling.max_tokens))
         prompt = sum(count(message["content"]) + MARKS for message in question.messages)
         self.specs[spec.name] = spec
@@ -138,9 +133,15 @@ def workloads(resolved: DialogueFramework, jobs: Iterable[Plan | Dialogue], scor
     """Model → its workload from these dialogues, measured on a card of median length, on a long card with long replies, and on
     the longest card with replies up to their limit. Prompts are counted by the model's own tokenizer if it is on this machine;
     another model's reply is assumed to have equally many tokens."""
+
+    def length(job: Plan | Dialogue) -> int:  # of its turns, or of both sides' instructions, in characters
+        if isinstance(job, Dialogue):
+            return sum(len(turn.text) for turn in job.turns)
+        return sum(len(getattr(side, "system", None) or "") for side in (job.seeker_side, job.supporter_side))
+
     workloads: dict[str, Workload] = {}
     for group in group_by(list(jobs), _kind).values():
-        by_length, judges = sorted(group, key=_length), [resolved] if score else []
+        by_length, judges = sorted(group, key=length), [resolved] if score else []
         usual, long, most = (
             asyncio.run(load_of(by_length[int(len(by_length) * place)], judges, longer))
             for place, longer in ((0.5, 1.0), (0.95, LONG), (1 - 1e-9, float("inf")))
@@ -173,23 +174,12 @@ def stand_ins(resolved: DialogueFramework, specs: Sequence[ModelSpec]) -> list[s
     return lines
 
 
-def _length(job: Plan | Dialogue) -> int:
-    """The length of a given dialogue, or of both sides' instructions, in characters."""
-    if isinstance(job, Dialogue):
-        return sum(len(turn.text) for turn in job.turns)
-    return sum(len(getattr(side, "system", None) or "") for side in (job.seeker_side, job.supporter_side))
-
-
-def counter(spec: ModelSpec) -> Callable[[str], int]:
-    """Counts a text's tokens, by the model's own tokenizer if it is on this machine and can be read, else by bytes."""
-    return _counter(spec.checkpoint or "")
-
-
 @cache
-def _counter(place: str) -> Callable[[str], int]:
+def counter(checkpoint: str | None) -> Callable[[str], int]:
+    """Counts a text's tokens, by the model's own tokenizer if it is on this machine and can be read, else by bytes."""
     from serve.checkpoints.places import tokenizer_folder
 
-    folder = tokenizer_folder(place)
+    folder = tokenizer_folder(checkpoint or "")
     if folder and (folder / "tokenizer.json").is_file() and importlib.util.find_spec("tokenizers"):
         from tokenizers import Tokenizer
 
@@ -223,7 +213,7 @@ def shares_of(
     for group in group_by(jobs, _kind).values():
         total, first = most(_sample(group), judges if score else []), most(_sample(group), judges[:1] if score else [])
         later = Share(total.calls - first.calls, total.cost - first.cost)
-        shares |= {job.id: (total.share, later) for job in group}
+        shares |= {job.id: (Share(total.calls, total.cost), later) for job in group}
     return shares
 
 
@@ -254,18 +244,14 @@ class Forecast:
 
     def reach(self, budget: Budget) -> list[str]:
         """A sentence on how far each limit of a budget reaches."""
-        limits: list[tuple[str, float | None, float, float]] = [
-            ("max_calls", budget.max_calls, self.load.calls, self.total.calls),
-            ("max_cost", budget.max_cost, self.load.cost, self.total.cost),
-        ]
         sentences = []
-        for option, limit, dialogues, total in limits:
-            if limit is None or not dialogues:
-                continue
-            finished = min(int(limit * self.dialogues / dialogues), self.dialogues)
-            gold = " and the gold set" if total > dialogues else ""
-            reached = f"all{gold}" if total <= limit else f"about {finished:,} of {self.dialogues:,} dialogues"
-            sentences.append(f"{option} {limit:g} finishes and judges {reached}.")
+        for unit in ("calls", "cost"):
+            limit, needed, total = getattr(budget, f"max_{unit}"), getattr(self.load, unit), getattr(self.total, unit)
+            if limit is not None and needed:
+                finished = min(int(limit * self.dialogues / needed), self.dialogues)
+                gold = " and the gold set" if total > needed else ""
+                reached = f"all{gold}" if total <= limit else f"about {finished:,} of {self.dialogues:,} dialogues"
+                sentences.append(f"max_{unit} {limit:g} finishes and judges {reached}.")
         if budget.max_time is not None:
             sentences.append(f"How far max_time {budget.max_time:g} s reaches shows when the first dialogues are finished.")
         return sentences

@@ -15,8 +15,7 @@ from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Turn
 from core.rubrics import load_rubric
 from core.specs import ModelSpec, Sampling
-from evalsuite.judge.band_lines import read_bands
-from evalsuite.judge.bands import answer_regex, check_labels
+from evalsuite.judge.bands import answer_regex, check_labels, read_bands
 from evalsuite.judge.judge import Bands, Judge
 from tests.endpoint import Answer
 from tests.evalsuite.judging import ask_judge

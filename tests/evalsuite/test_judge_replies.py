@@ -16,7 +16,7 @@ from core.records import Dialogue, Judgement, Turn
 from core.rubrics import Criterion, Rubric, load_rubric
 from data_prep.cards import parse_card_text
 from data_prep.published.vera_mh import CATEGORIES, LEVELS
-from evalsuite.judge.band_lines import read_bands
+from evalsuite.judge.bands import read_bands
 from evalsuite.judge.json_answers import read_answer
 from evalsuite.judge.judge import CUT, LONGEST, Judge, Shown
 from evalsuite.judge.methods import METHODS

@@ -22,9 +22,8 @@ from data_prep.cards.sheets import write_csv
 from data_prep.scores import annotation
 from data_prep.scores.human import check_scale
 from data_prep.scores.rank_sft import cases
-from evalsuite.judge.band_lines import read_bands
 from evalsuite.judge.bands import answer_regex as bands_regex
-from evalsuite.judge.bands import check_labels
+from evalsuite.judge.bands import check_labels, read_bands
 from evalsuite.judge.digits import digits_regex
 from evalsuite.judge.json_answers import answer_regex, read_answer
 from evalsuite.papers.role_play.seekers import role_play_tables

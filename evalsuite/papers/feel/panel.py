@@ -26,7 +26,7 @@ from core.rubrics import Rubric
 from core.settings import Settings
 from core.specs import ModelSpec
 from core.tables import Table
-from evalsuite.judge.band_lines import off_sum_share
+from evalsuite.judge.bands import off_sum_share
 from evalsuite.judge.judge import Bands, Judge, OffSum
 from evalsuite.papers.feel.tables import Cost, agreement_table, method_table
 from evalsuite.runs.config import EvalConfig, overridden
