@@ -205,7 +205,7 @@ def resolve(
     resolved = resolve_config(loaded)
     if not language and "languages" not in fields_set(settings):
         people: dict[type[Any], Sequence[str]] = {RoleCard: overrides["cards"] or (), Profile: overrides["profiles"] or ()}
-        given = [dialogue for path in dialogues if path.exists() for dialogue in resolved.in_any_language(path).dialogues]
+        given = [given for path in dialogues if path.exists() for given in resolved.given_dialogues(path, True).dialogues]
         loaded.languages = languages_with(loaded.languages, people, given, resolved._read)
     if loaded.out is None:
         loaded.out = str(resolved.out)

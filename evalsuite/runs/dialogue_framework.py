@@ -27,7 +27,7 @@ from evalsuite.runs.config import EvalConfig, GoldConfig
 from evalsuite.runs.framework import Framework, framework_of, opens_freely
 from evalsuite.runs.held import Held
 from evalsuite.runs.identity import HeldSpec, hashed
-from evalsuite.runs.models import RunModels, judge_pack, seeker_pack
+from evalsuite.runs.models import RunModels, default_folder, judge_pack, seeker_pack
 from evalsuite.runs.people import file_of, load_people
 from evalsuite.runs.run_config import Shard
 from serve.questions import Models
@@ -89,7 +89,7 @@ class DialogueFramework(Framework):
     @property
     def out(self) -> Path:
         """The run folder. Raises `UserError` if neither the config nor a supporter names one."""
-        return Path(self.config.out) if self.config.out is not None else Path("runs", self.config.framework, self.models.joined)
+        return Path(self.config.out) if self.config.out is not None else default_folder(self.models)
 
     @property
     def shard(self) -> Shard | None:
@@ -143,30 +143,17 @@ class DialogueFramework(Framework):
     @cached_property
     def gold(self) -> tuple[list[Dialogue], list[HumanScore]]:
         """Dialogues and scores of the gold set in the run's languages; none without a gold set."""
-        if self.config.gold is None:
-            return [], []
-        return gold_set(self.config.gold, self.languages, self.rubric, self.shown)
+        gold = self.config.gold
+        return gold_set(gold, self.languages, self.rubric, self.shown) if gold else ([], [])
 
     @cached_property
     def replies(self) -> dict[Source, list[str]]:
         """The supporters' replies in the source dialogues."""
-        floors = (spec.floor for spec in self.models.supporters if not isinstance(spec, HeldSpec))
-        if not self.config.references and any(floor and floor.kind == "reference" for floor in floors):
-            raise UserError("supporter reference: give the dialogues that the cards were made from: --set references=FILE")
-        if not self.config.references:
-            return {}
-        from data_prep.scores.human import read_dialogues
+        return _replies(self.config.references, self.models)
 
-        return replies_by_source(read_dialogues([Path(path) for path in self.config.references]))
-
-    def given_dialogues(self, path: Path) -> Given:
-        """The dialogues of a file in the run's languages, of `in_any_language`."""
-        given = self.in_any_language(path)
-        return replace(given, dialogues=[dialogue for dialogue in given.dialogues if dialogue.language in self.languages])
-
-    def in_any_language(self, path: Path) -> Given:
-        """The dialogues of a file, which is read once. Without a language they have the config's, if that is only one. Raises
-        `UserError` with every fault."""
+    def given_dialogues(self, path: Path, in_any_language: bool = False) -> Given:
+        """The dialogues of a file, which is read once, in the run's languages. Without a language they have the config's, if
+        that is only one. Raises `UserError` with every fault."""
         if (path,) not in self._read:
             from data_prep.dialogue_files import read_given  # a run that plays dialogues reads none
 
@@ -178,7 +165,8 @@ class DialogueFramework(Framework):
                 dialogues = without_personal_data(dialogues)
             self._read[path,] = [dialogues]
         given: Given = self._read[path,][0]
-        return given
+        dialogues = [dialogue for dialogue in given.dialogues if in_any_language or dialogue.language in self.languages]
+        return replace(given, dialogues=dialogues)
 
     def load_people(self, record: type[P], names: Sequence[str], limit: int | None, every: bool = False) -> list[P]:
         """Cards or profiles from files (or `bundled`) in the config's languages, at most `limit` per language, after those of
@@ -190,22 +178,33 @@ class DialogueFramework(Framework):
     def plans(self) -> Iterator[Plan]:
         """The dialogues to play here: supporters × people × trials, or a shard's part of them, without languages that a
         supporter does not speak and references without a source dialogue."""
-        pairs = [(*pair, trial) for pair in self._pairs() if self._can_answer(*pair) for trial in range(self.trials)]
+        pairs = [(*pair, trial) for pair, can_answer in self._pairs() if can_answer for trial in range(self.trials)]
         for supporter, person, trial in self.shard.take(pairs) if self.shard else pairs:
             opening = Opening.of(self.name, person, supporter.name, self.models.simulator, trial)
             yield with_floor(self.plan(opening, person, supporter), supporter.floor, self.replies)
 
     def silent(self) -> int:
         """The number of dialogues that are left out because a person has no source dialogue for the reference."""
-        return self.trials * sum(not self._can_answer(*pair) for pair in self._pairs())
+        return self.trials * sum(not can_answer for _, can_answer in self._pairs())
 
-    def _pairs(self) -> Iterator[tuple[ModelSpec, Played]]:
-        pairs = itertools.product(self.models.supporters, self.played)
-        return ((supporter, person) for supporter, person in pairs if supporter.speaks(person.language))
+    def _pairs(self) -> Iterator[tuple[tuple[ModelSpec, Played], bool]]:
+        """Supporters and people of the same language, and whether the supporter has replies; only a reference may lack them."""
+        for supporter, person in itertools.product(self.models.supporters, self.played):
+            reference = supporter.floor is not None and supporter.floor.kind == "reference"
+            if supporter.speaks(person.language):
+                source = person.source or self.name, person.source_id or ""
+                yield (supporter, person), not reference or bool(self.replies.get(source))
 
-    def _can_answer(self, supporter: ModelSpec, person: Played) -> bool:
-        reference = supporter.floor is not None and supporter.floor.kind == "reference"
-        return not reference or bool(self.replies.get((person.source or self.name, person.source_id or "")))
+
+def _replies(references: Sequence[str], models: RunModels) -> dict[Source, list[str]]:
+    if references:
+        from data_prep.scores.human import read_dialogues
+
+        return replies_by_source(read_dialogues([Path(path) for path in references]))
+    floors = (spec.floor for spec in models.supporters if not isinstance(spec, HeldSpec))
+    if any(floor and floor.kind == "reference" for floor in floors):
+        raise UserError("supporter reference: give the dialogues that the cards were made from: --set references=FILE")
+    return {}
 
 
 def resolve_config(config: EvalConfig) -> DialogueFramework:

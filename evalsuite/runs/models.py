@@ -125,7 +125,7 @@ class RunModels:
         return self.model(name).name if name else None
 
     @cached_property
-    def _without_variants(self) -> list[ModelSpec]:
+    def without_variants(self) -> list[ModelSpec]:
         """The models under test of the config, floors included."""
         floors = [*FLOORS, *([REFERENCE] if self.config.references else [])] if self.config.floors else []
         chosen = [*self.tested, *(name for name in floors if name not in self.tested)]
@@ -138,20 +138,19 @@ class RunModels:
         """The models under test, floors included, those of the run folder first."""
         if not self.tested and not self.config.floors:
             raise UserError(f"no supporter given: name one with --supporter {FORM}, or under `supporters:` in the config")
-        specs = [variant for spec in self._without_variants for variant in self._variants(spec)]
+        specs = [variant for spec in self.without_variants for variant in self._variants(spec)]
         if self.config.mode == "paper" and (self.config.variants or any(spec.system is not None for spec in specs)):
             raise UserError("mode paper has published system messages only: leave out --system, variants and `system` in specs")
         names = [spec.name for spec in specs]
         if len(set(names)) < len(names):
             raise UserError(f"supporters: the same name twice in {', '.join(names)}: rename one in a spec file")
-        tested = self._without_variants[: len(self.tested)] or specs
+        tested = self.without_variants[: len(self.tested)] or specs
         if not any(spec.speaks(language) for spec in tested for language in self.config.languages):
             spoken = "; ".join(f"{spec.name} speaks {', '.join(spec.languages)}" for spec in specs)
             raise UserError(f"no supporter speaks {', '.join(self.config.languages)} ({spoken}): choose another --language")
         if self._folder is None:
             return specs
-        new = dict(zip(names, specs, strict=True))
-        return [*(new.pop(spec.name, spec) for spec in self._folder.supporters), *new.values()]
+        return list({spec.name: spec for spec in (*self._folder.supporters, *specs)}.values())
 
     def _variants(self, spec: ModelSpec) -> list[ModelSpec]:
         """A model under test as its supporters: itself, or one per variant of the config, all served as the same model."""
@@ -175,9 +174,8 @@ class RunModels:
         """The launched models, by which of their servers run at the same time (`serve.placement.phases`)."""
         from serve.placement import phases  # not needed unless a server is started
 
-        played = self.config.seeker or self.config.model  # a judge alone needs no seeker
-        seekers = {spec.name for spec in self.seekers} if played else set()
-        always = [spec for spec in launched if spec.name in seekers]
+        seekers = self.seekers if self.config.seeker or self.config.model else []  # a judge alone needs no seeker
+        always = [spec for spec in launched if spec.name in {seeker.name for seeker in seekers}]
         last = [spec for spec in launched if spec.name == self.judge_name]
         others = [spec for spec in launched if spec not in always and spec not in last]
         return phases(always, others, last, machine, needs, self.config.phases)
@@ -189,15 +187,16 @@ class RunModels:
             return set()
         return {spec.name for spec in self.supporters} - {spec.name for spec in self.seekers} - {self.judge_name or ""}
 
-    @property
-    def joined(self) -> str:
-        """The supporters' names joined by +, the default name of the run folder."""
-        if not self.tested and not self.config.floors:
-            raise UserError("no supporter given, and the run folder is named after the supporters: give --supporter or --out")
-        specs = self._without_variants
-        names = [spec.name for spec in specs if not spec.floor] or [spec.name for spec in specs]
-        name = "+".join(names)
-        return name if len(name) <= _LONGEST else f"{names[0][:_LONGEST]}+{len(names) - 1}-{digest(names, 8)}"
+
+def default_folder(models: RunModels) -> Path:
+    """The default run folder, named after the supporters joined by +. Raises `UserError` if there are none."""
+    if not models.tested and not models.config.floors:
+        raise UserError("no supporter given, and the run folder is named after the supporters: give --supporter or --out")
+    specs = models.without_variants
+    names = [spec.name for spec in specs if not spec.floor] or [spec.name for spec in specs]
+    name = "+".join(names)
+    short = name if len(name) <= _LONGEST else f"{names[0][:_LONGEST]}+{len(names) - 1}-{digest(names, 8)}"
+    return Path("runs", models.config.framework, short)
 
 
 def drawn_as(spec: ModelSpec, sampling: Sampling) -> ModelSpec:
