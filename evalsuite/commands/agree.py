@@ -3,7 +3,7 @@ with each other, and correlates the scores of judges and metrics with people's (
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import chain
@@ -21,7 +21,7 @@ from core.rubrics import Rubric, known_rubric
 from core.tables import json_record, to_markdown
 from data_prep.scores.annotator_agreement import agreement, agreement_table, pair_table
 from data_prep.scores.human import RubricCheck, gold_scores_of, of_annotators, read_dialogues
-from evalsuite.commands.options import AgainstOption, AnnotatorOption, ClusterOption, GoldOption, out_tables
+from evalsuite.commands.options import AgainstOption, AnnotatorOption, ClusterOption, GoldOption, out_tables, refuse
 from evalsuite.commands.output import deliver
 from evalsuite.commands.verdicts import (
     VERDICTS,
@@ -141,22 +141,16 @@ def agree(
     choice("--mode", mode, ("paper", "native"))
     if correlate:
         pairing = Pairing(choice("--correlate", correlate, get_args(PairBy)), choice("--sample", sample, get_args(SampleBy)))
-        others: dict[str, object]
-        others = {"--gold-rubric": gold_rubric, "--split": split, "--cluster": cluster, "--reference": reference}
-        if refused := [option for option, value in others.items() if value]:
-            raise UserError(f"--correlate: leave out {', '.join(refused)}")
+        refuse("leave it out with --correlate", gold_rubric=gold_rubric, split=split, cluster=cluster, reference=reference)
         _correlate(judgements or [], gold, judge, annotator or [], dialogues or [], pairing, rubric, versus, as_json, out)
         return
-    if sample != "card":
-        raise UserError("--sample is an option of --correlate: give both, or leave it out")
+    refuse("is an option of --correlate: give both, or leave it out", sample=sample != "card")
     if not judgements:
-        others = {"--judge": judge, "--gold-rubric": gold_rubric, "--against": versus, "--split": split}
-        others |= {"--dialogues": dialogues, "--cluster": cluster, "--reference": reference}
-        others |= {"--only-shared": only_shared, "--mode": mode != "native"}
-        if refused := [option for option, value in others.items() if value]:
-            raise UserError(
-                f"without --judgements, people are compared with each other: give it, or leave out {', '.join(refused)}"
-            )
+        refuse(
+            "without --judgements, people are compared with each other: give it, or leave this option out",
+            **{"judge": judge, "gold_rubric": gold_rubric, "against": versus, "split": split, "dialogues": dialogues},
+            **{"cluster": cluster, "reference": reference, "only_shared": only_shared, "mode": mode != "native"},
+        )
         _people(gold, rubric, annotator or [], out, as_json)
         return
     places, judgements = judgements, [*verdict_files(judgements, gold)]
@@ -179,8 +173,7 @@ def agree(
     settings = JudgeSettings(mode, rules, left_out, any(count > 1 for count in sources.values()), reference or [])
     chosen: list[dict[str, Any]] = []
     if split is not None:
-        if cluster is not None:
-            raise UserError("--cluster: --split resamples its own groups whole: leave one of them out")
+        refuse("--split resamples its own groups whole: leave one of them out", cluster=cluster)
         data = read_split(split)
         groups = Clusters(data.groups, "groups of the split")
         settings = replace(settings, clusters=groups, averages=True, seconds=_seconds(judgements))
@@ -203,7 +196,7 @@ def agree(
 def _seconds(paths: Sequence[Path]) -> dict[tuple[str, str], float]:
     """Seconds per dialogue by judge and method, from the timing.json that `python -m train test` writes next to judgements.
     Those of a judge with several files (one adapter per dimension) are added up."""
-    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    seconds = Counter[tuple[str, str]]()
     for path in paths:
         file = path.with_name("timing.json")
         timing = read_object(file, "seconds by judge") if file.is_file() else {}
@@ -274,15 +267,13 @@ def _correlate(
 ) -> None:
     """The tables of `agree --correlate`; either side may be people's scores or judges' verdicts."""
     if not dialogues:
-        for option, text in {"--correlate": pairing.by, "--sample": pairing.sample}.items():
-            if text in ("system", "source"):
-                raise UserError(f"{option} {text}: only the dialogues have their sample and system: give --dialogues")
+        why = "only the dialogues have their sample and system: give --dialogues"
+        refuse(why, correlate=pairing.by == "system", sample=pairing.sample == "source")
     if not judgements:
         raise UserError("two sides are needed to correlate: give --judgements and --gold")
     by_people = [path for path in judgements if scored_by(path) == "annotator"]
     by_judges = [path for path in judgements if path not in by_people]
-    if judge and not by_judges:
-        raise UserError("--judge: --judgements are people's scores: leave --judge out")
+    refuse("--judgements are people's scores: leave --judge out", judge=judge and not by_judges)
     verdicts = of_judges(judgements_of(verdict_files(by_judges, gold)), judge) if by_judges else []
     verdicts += verdicts_of_people(gold_scores_of(by_people))
     gold_people = [path for path in gold if scored_by(path) != "judge"]

@@ -13,7 +13,7 @@ from core.hub import publish
 from core.options import console
 from core.paths import IN_FOLDER
 from data_prep.publication import dataset_to_publish
-from evalsuite.commands.options import JudgedByOption
+from evalsuite.commands.options import JudgedByOption, refuse
 from evalsuite.report.publication import report_to_publish, results_to_publish
 from serve.checkpoints.model_card import adapter_to_publish
 
@@ -49,13 +49,12 @@ def push(
 
     esc-eval push runs/quick my-name/my-model --benchmark my-name/my-cards
     """
-    of_scores = {"--benchmark": benchmark, "--supporter": supporter, "--judge": judge, "--report": report}
-    given = [option for option, value in of_scores.items() if value]
     run = (folder / "config.json").is_file()
-    if given and not run:
-        raise UserError(f"{given[0]}: is for a run's scores; {folder} is no run")
-    if given and not benchmark:
-        raise UserError(f"{given[0]}: give --benchmark, too, to publish the scores of {folder}")
+    more = {"supporter": supporter, "judge": judge, "report": report}
+    if not run:
+        refuse(f"is for a run's scores; {folder} is no run", benchmark=benchmark, **more)
+    if not benchmark:
+        refuse(f"give --benchmark, too, to publish the scores of {folder}", **more)
     if (folder / "adapter_config.json").is_file():
         publication = adapter_to_publish(folder, repo)
     elif (folder / "manifest.json").is_file():

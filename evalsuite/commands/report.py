@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from core.errors import UserError, say
+from core.errors import say
 from core.options import console
 from core.paths import Reads, Writes
 from core.tables import Table
@@ -24,6 +24,7 @@ from evalsuite.commands.options import (
     OwnRubricOption,
     PeopleOption,
     WandbOption,
+    refuse,
 )
 from evalsuite.commands.verdicts import judgements_of
 from evalsuite.papers.reported.against import against
@@ -91,8 +92,7 @@ def report(
     """
     if wandb:
         need_wandb()
-    if rubric and not gold:
-        raise UserError("--rubric is an option of --gold: give both, or leave it out")
+    refuse("is an option of --gold: give both, or leave it out", rubric=rubric and not gold)
     config = shards.whole(folder)
     first = config.scored
     judge = first.judge.name if first and first.judge else None

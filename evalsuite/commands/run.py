@@ -29,6 +29,7 @@ from evalsuite.commands.options import (
     SupporterOption,
     SystemOption,
     UntilOption,
+    refuse,
     resolve,
 )
 from evalsuite.runner import pipeline
@@ -103,15 +104,11 @@ def run(
     given = [dialogues or Path(out or "", "dialogues.jsonl")] if stages == "score" else []
     judges = [resolve(config, settings, **overrides, judge=name, dialogues=given) for name in judge or (None,)]
     simulated, scored = stages != "score", stages != "simulate"
-    for refused, message in (
-        (dialogues and simulated, "--dialogues: existing dialogues are only judged: give --only score, too"),
-        (system and not simulated, "--system: no supporter is asked with --only score: leave it out"),
-        (len(judges) > 1 and not scored, "--judge: no judge is asked with --only simulate: leave it out"),
-        (until and only, "--until needs dialogues and their verdicts: leave out --only"),
-        (gpus and not plan, "--gpus is the machine to plan for: give --plan, too"),
-    ):
-        if refused:
-            raise UserError(message)
+    refuse("existing dialogues are only judged: give --only score, too", dialogues=dialogues and simulated)
+    refuse("no supporter is asked with --only score: leave it out", system=system and not simulated)
+    refuse("no judge is asked with --only simulate: leave it out", judge=len(judges) > 1 and not scored)
+    refuse("it needs dialogues and their verdicts: leave out --only", until=until and only)
+    refuse("it is the machine to plan for: give --plan, too", gpus=gpus and not plan)
     if plan:
         from evalsuite.runner.forecast import stand_ins
 
@@ -172,11 +169,11 @@ def status(folder: Annotated[InRun, typer.Argument(metavar="RUN", help="A run fo
         raise UserError(
             f"not a run folder (no calls.sqlite): {folder}: `esc-eval run --config CONFIG --out {folder}` makes one"
         )
-    from evalsuite.runs.status import status as tables_of_status
+    from evalsuite.runs import status as progress
 
     run = Run(folder)
     try:
-        for table in tables_of_status(run):
+        for table in (progress.calls(run), progress.records(run)):
             to_console(table, console)
     finally:
         run.store.close()

@@ -24,6 +24,7 @@ from evalsuite.commands.options import (
     MaybeRuns,
     OwnRubricOption,
     PeopleOption,
+    refuse,
 )
 from evalsuite.commands.output import deliver_page, print_json, print_paths
 from evalsuite.report.board import board
@@ -80,13 +81,12 @@ def leaderboard(
     esc-eval leaderboard runs/after --against runs/before --out runs/before-after
     """
     if earlier:
-        if gold or people or dialogues or rubric:
-            raise UserError("--against compares judges' verdicts: leave out --gold, --people, --dialogues and --rubric")
+        why = "--against compares judges' verdicts: leave it out"
+        refuse(why, gold=gold, people=people, dialogues=dialogues, rubric=rubric)
         sheet = comparison_sheet(comparisons.compare(read_runs([earlier, *(runs or [])], judge=judge), cluster))
         deliver_page("comparison", sheet, out, as_json, printed=())
         return
-    if people and not runs:
-        raise UserError("--people corrects a judge's scores: give run folders (or --gold for a board by people alone)")
+    refuse("corrects a judge's scores: give run folders (or --gold for a board by people alone)", people=people and not runs)
     own = [] if people and not gold else rubric or []
     content = _board(runs or [], judge, gold or [], dialogues or [], own, cluster)
     if people:
@@ -106,10 +106,8 @@ def leaderboard(
 def _board(
     runs: list[Path], judge: str | None, gold: list[Path], dialogues: list[Path], rubric: list[Path], cluster: str | None
 ) -> ReportContent:
-    if rubric and not gold:
-        raise UserError("--rubric is an option of --gold: give both, or leave it out")
-    if runs and dialogues:
-        raise UserError("--dialogues: the runs have their own dialogues: leave out --dialogues or the runs")
+    refuse("is an option of --gold: give both, or leave it out", rubric=rubric and not gold)
+    refuse("the runs have their own dialogues: leave out --dialogues or the runs", dialogues=runs and dialogues)
     if runs:
         records = read_runs(runs, least=1, judge=judge)
         content = board(records, cluster)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,7 +73,7 @@ class Split(NamedTuple):
 
 
 def read_split(folder: Path) -> Split:
-    """The split in a folder. Raises `UserError` for a missing or malformed file, and for a rating given twice."""
+    """The split in a folder. Raises `UserError` for a missing or malformed file."""
     train, valid, test = (
         read_jsonl(folder / f"{name}.jsonl", RankExample, "ranker examples") for name in ("train", "valid", "test")
     )
@@ -82,22 +82,17 @@ def read_split(folder: Path) -> Split:
 
 
 def ratings(examples: Iterable[RankExample]) -> Ratings:
-    """Ratings by language and dimension, from examples of one or of several dimensions. Raises `UserError` for one given
-    twice."""
-    by_pair: dict[LanguageDimension, dict[str, Rating]] = defaultdict(dict)
+    """Ratings by language and dimension, from examples of one or of several dimensions."""
+    by_pair: Ratings = defaultdict(list)
     for e in examples:
         for dimension, label in e.labels.items():
-            if e.dialogue_id in by_pair[e.language, dimension]:
-                raise UserError(f"example {e.id}: dialogue {e.dialogue_id} has {dimension} twice")
-            by_pair[e.language, dimension][e.dialogue_id] = Rating(e.dialogue_id, label, e.target[dimension])
-    return {pair: list(by_dialogue.values()) for pair, by_dialogue in by_pair.items()}
+            by_pair[e.language, dimension].append(Rating(e.dialogue_id, label, e.target[dimension]))
+    return by_pair
 
 
 def judged_items(verdicts: Iterable[Judgement], split: Split) -> dict[LanguageDimension, list[str]]:
-    """The judged dialogues of the test split, sorted, by language and dimension.
-
-    Raises `UserError` for a verdict on another rubric or dialogue, and for a judge with the name of a baseline.
-    """
+    """The judged dialogues of the test split, sorted, by language and dimension. Raises `UserError` for a verdict on another
+    rubric or dialogue."""
     items: dict[LanguageDimension, set[str]] = defaultdict(set)
     for j in verdicts:
         where = f"{j.judge}, dialogue {j.dialogue_id}, {j.dimension}"
@@ -105,8 +100,6 @@ def judged_items(verdicts: Iterable[Judgement], split: Split) -> dict[LanguageDi
             raise UserError(f"{where}: rubric: {j.rubric}, but the split was made with {split.rubric.name}")
         if j.dialogue_id not in split.groups:
             raise UserError(f"{where}: not in the test split: give judgements of its dialogues")
-        if j.judge in (MAJORITY, SURFACE):
-            raise UserError(f"{where}: judge: {j.judge} is the name of a baseline: give the judge another name")
         items[j.language, j.dimension].add(j.dialogue_id)
     return {pair: sorted(dialogues) for pair, dialogues in sorted(items.items())}
 
@@ -137,18 +130,15 @@ def baseline_judgements(
     """The judgements of the majority class and, given the split's `dialogues`, of the surface classifier on every judged item,
     and the classifiers chosen. Raises as `judged_items` and `surface_judgements` do."""
     items = judged_items(verdicts, split)
-    judgements = [*majority_judgements(items, split)]
+    judgements: list[Judgement] = []
+    for pair, ids in items.items():
+        # Every item gets the most frequent label of its language and dimension in the training split.
+        label = majority([rating.target for rating in _ratings_of(split.train, pair, "train.jsonl")])["majority"]
+        judgements += [_judgement(id, pair, MAJORITY, split.rubric, float(label)) for id in ids]
     if dialogues is None:
         return judgements, []
     surface, chosen = surface_judgements(items, split, {dialogue.id: dialogue for dialogue in dialogues})
     return judgements + surface, chosen
-
-
-def majority_judgements(items: Mapping[LanguageDimension, Sequence[str]], split: Split) -> Iterator[Judgement]:
-    """Every item gets the most frequent label of its language and dimension in the training split."""
-    for pair, dialogues in items.items():
-        label = majority([rating.target for rating in _ratings_of(split.train, pair, "train.jsonl")])["majority"]
-        yield from (_judgement(id, pair, MAJORITY, split.rubric, float(label)) for id in dialogues)
 
 
 def surface_judgements(

@@ -176,7 +176,7 @@ class Runner:
 
         def done(answers: Answers[R]) -> E:
             failures, cause = answers.client.failures, answers.client.threshold.cause
-            if self.run.grows and (failures or cause) and not self.run.answered:
+            if self.run.grows and (failures or cause) and not self.run.store.grown:
                 raise UserError(f"nothing was answered, {self.run.folder} is as it was: {cause or failures[0].reason}")
             self.run.settle()
             for name in dict.fromkeys([stage, judging or stage]):

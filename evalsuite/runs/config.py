@@ -60,17 +60,13 @@ class Variant(Sampling):
     """The supporter's system message: text, or the path of a text file."""
 
 
-def _forbid_unknown(model: type[BaseModel]) -> bool:
-    """Make the sections of a model forbid unknown fields unless they state otherwise; returns whether any was changed."""
+def _forbid_unknown(model: type[BaseModel]) -> None:
+    """Make the sections of a model forbid unknown fields unless they state otherwise."""
     kinds = [kind for field in model.model_fields.values() for kind in (field.annotation, *get_args(field.annotation))]
-    changed = False
     for section in (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)):
-        unset = "extra" not in section.model_config
         section.model_config.setdefault("extra", "forbid")
-        if _forbid_unknown(section) or unset:
-            section.model_rebuild(force=True)
-            changed = True
-    return changed
+        _forbid_unknown(section)
+    model.model_rebuild(force=True)
 
 
 class EvalConfig(BaseModel):
@@ -181,8 +177,7 @@ class EvalConfig(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **settings: Any) -> None:
         """Forbid unknown fields in all sections, also of frameworks from other packages."""
-        if _forbid_unknown(cls):
-            cls.model_rebuild(force=True)
+        _forbid_unknown(cls)
 
 
 def load_config(path: Path, overrides: dict[str, Any], settings: Sequence[str] = ()) -> EvalConfig:

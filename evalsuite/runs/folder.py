@@ -70,7 +70,7 @@ class Run:
             answered = [model for model in claimed.get("supporters", []) if self.answered_by(model)]
             config.root[stage] = claimed | {"supporters": answered}
         judge = config.root.get(stage, {}).get("judge")
-        if judge and not self.judged_by(judge["name"]):
+        if judge and not self.store.has_answer(judge["name"], "judge"):
             config.root[stage] = orjson.loads(orjson.dumps(settings))
         config.claim(stage, settings, grows)
         if config.root != self.config().root:
@@ -106,11 +106,6 @@ class Run:
             write_people(self.folder, self._people)
 
     @property
-    def answered(self) -> bool:
-        """Whether this command has stored an answer."""
-        return self.store.grown
-
-    @property
     def claimed(self) -> bool:
         """Whether the folder holds an answer or a record. A run that never got an answer leaves its folder unclaimed."""
         return not self.store.empty or any(path.name not in PEOPLE for path in self.folder.rglob("*.jsonl"))
@@ -118,10 +113,6 @@ class Run:
     def answered_by(self, supporter: Mapping[str, Any]) -> bool:
         """Whether a supporter of the config has an answer in the store, or needs none; True if the store is too old to tell."""
         return bool(supporter.get("floor")) or self.store.has_answer(supporter["name"])
-
-    def judged_by(self, judge: str) -> bool:
-        """Whether a judge has an answer in the store; True if the store is too old to tell."""
-        return self.store.has_answer(judge, "judge")
 
     def claimed_config(self) -> RunConfig:
         """`config`, empty if the folder is unclaimed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -26,14 +26,12 @@ class Held:
     """The dialogues of a run folder, their supporters and people. Supporters that never answered do not count."""
 
     folder: Path
-    supporters: Sequence[HeldSpec] = ()
+    supporters: Sequence[HeldSpec]
     """In the order of the folder's config."""
-    languages: Sequence[Language] = ()
-    trials: int = 1
-    references: str | None = None
+    languages: Sequence[Language]
+    trials: int
+    references: str | None
     """The hash of the supporters' replies in the source dialogues, if these are a floor."""
-    names: frozenset[str] = field(default_factory=frozenset)
-    """The supporters' names."""
     judged: JudgementSet | None = None
     """The verdicts of this command's judge."""
 
@@ -46,15 +44,7 @@ class Held:
             return None
         claimed = config.root["simulate"].get("supporters", [])
         supporters = [HeldSpec.of(model, run.folder / "config.json") for model in claimed if run.answered_by(model)]
-        return cls(
-            run.folder,
-            supporters,
-            simulated.languages,
-            simulated.trials,
-            simulated.references,
-            frozenset(spec.name for spec in supporters),
-            judged,
-        )
+        return cls(run.folder, supporters, simulated.languages, simulated.trials, simulated.references, judged)
 
     @cached_property
     def people(self) -> list[Played]:
@@ -63,9 +53,9 @@ class Held:
 
     def _each(self) -> Iterator[Dialogue]:
         """The records one by one; none before a run has finished."""
-        path = self.folder / "dialogues.jsonl"
+        path, names = self.folder / "dialogues.jsonl", {spec.name for spec in self.supporters}
         records = each_placed(path, Dialogue, "dialogues") if path.exists() else ()
-        return (dialogue for _, dialogue in records if dialogue.supporter in self.names)
+        return (dialogue for _, dialogue in records if dialogue.supporter in names)
 
     @cached_property
     def ids(self) -> frozenset[str]:

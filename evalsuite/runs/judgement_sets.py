@@ -87,8 +87,8 @@ def set_of(run: Run, judge: str) -> JudgementSet:
     answered."""
     sets = {judged.judge: judged for judged in sets_of(run.folder, run.claimed_config())}
     first = next(iter(sets), judge)
-    new = JudgementSet(run.folder, judge, f"{SCORE} {judge}" if first != judge and run.judged_by(first) else SCORE)
-    return sets.get(judge, new)
+    another = first != judge and run.store.has_answer(first, "judge")
+    return sets.get(judge, JudgementSet(run.folder, judge, f"{SCORE} {judge}" if another else SCORE))
 
 
 def chosen_set(folder: Path, config: RunConfig, judge: str | None) -> JudgementSet:

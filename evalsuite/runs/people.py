@@ -98,12 +98,11 @@ def languages_with(
 
 def read_people(folder: Path) -> list[Played]:
     """All people of a run folder; none if its dialogues were given."""
-    return [
-        person
-        for name, record in RECORDS.items()
-        if (folder / name).exists()
-        for person in read_jsonl(folder / name, record, name.removesuffix(".jsonl"), allow_empty=True)
-    ]
+    people: list[Played] = []
+    for name, record in RECORDS.items():
+        if (folder / name).exists():
+            people += read_jsonl(folder / name, record, name.removesuffix(".jsonl"), allow_empty=True)
+    return people
 
 
 def write_people(folder: Path, people: Sequence[Played]) -> None:

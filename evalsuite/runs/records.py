@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core.errors import UserError
-from core.files import digest, read_jsonl, read_object
+from core.files import check_unique, digest, read_jsonl, read_object
 from core.records import Dialogue, Judgement
 from core.statistics.bootstrap import LEVEL
 from evalsuite.runs import shards
@@ -23,13 +23,10 @@ def read_runs(folders: Sequence[Path], least: int = 2, judge: str | None = None)
     `judge` selects the verdicts. Raises `UserError` for a folder that is given twice, is not a scored run or only a part of
     one, or has malformed records, and like `judgement_sets.chosen_set`.
     """
-    resolved = [folder.resolve() for folder in folders]
-    for place, folder in enumerate(folders):
-        if resolved[place] in resolved[:place]:
-            raise UserError(f"{folder} is given twice: name each run once")
+    check_unique("runs", (str(folder.resolve()) for folder in folders), "folders")
     if len(folders) < least:
         raise UserError("a comparison needs at least two run folders: name another")
-    short = [folder.name for folder in resolved]
+    short = [folder.resolve().name for folder in folders]
     names = [name if short.count(name) == 1 else str(folder) for name, folder in zip(short, folders, strict=True)]
     return [read_run(name, folder, judge) for name, folder in zip(names, folders, strict=True)]
 

@@ -100,7 +100,11 @@ def _in_order(runs: list[Run]) -> list[Run]:
             raise UserError(f"{first.folder} is shard {shards[first]}, {run.folder} shard {shards[run]}: not of one run")
         if shards[run] == shards[before]:
             raise UserError(f"shard {shards[run]} twice: {before.folder} and {run.folder}")
-        if lines := differing_leaves(first.config().stages, run.config().stages):
+        stages, theirs = first.config().stages, run.config().stages
+        if behind := sorted(stages.keys() ^ theirs.keys()):
+            late = run if behind[0] in stages else first
+            raise UserError(f"{late.folder}: stage {behind[0]} has not begun in shard {shards[late]}, but in others")
+        if lines := differing_leaves(stages, theirs):
             raise UserError(f"{first.folder} and {run.folder} are not of one run: {'; '.join(lines)}")
     present = {shard.index for shard in shards.values()}
     if missing := [str(Shard(index, parts)) for index in range(1, parts + 1) if index not in present]:

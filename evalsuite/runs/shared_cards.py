@@ -100,9 +100,5 @@ def _renamed(runs: Sequence[RunRecords], shared: set[_Place]) -> set[tuple[str, 
         for dialogue in run.dialogues:
             if (place := _place(run, dialogue)) in shared:
                 turns_by_run.setdefault(supporter_of(dialogue), {}).setdefault(run.name, {})[place] = dialogue.turns
-    return {
-        (run, supporter)
-        for supporter, by_run in turns_by_run.items()
-        if any(turns != next(iter(by_run.values())) for turns in by_run.values())
-        for run in by_run
-    }
+    differ = {name: runs for name, runs in turns_by_run.items() if any(t != next(iter(runs.values())) for t in runs.values())}
+    return {(run, supporter) for supporter, by_run in differ.items() for run in by_run}

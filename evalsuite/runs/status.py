@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
@@ -22,13 +21,8 @@ _FILES = {
 }
 
 
-def status(run: Run) -> Iterator[Table]:
-    """Calls and records of a run folder as tables, also while the run is in progress."""
-    yield _calls(run)
-    yield _records(run)
-
-
-def _calls(run: Run) -> Table:
+def calls(run: Run) -> Table:
+    """The calls of a run folder, also while the run is in progress."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for role, spec, stored in run.store.replies():
         for kind in ("answered", *kinds_of(Reply.model_construct(**stored))):
@@ -50,12 +44,13 @@ def _calls(run: Run) -> Table:
     )
 
 
-def _records(run: Run) -> Table:
+def records(run: Run) -> Table:
+    """The records of a run folder, also while the run is in progress."""
     rows = [("dialogues", reason, number) for reason, number in _reasons(run.folder / "dialogues.jsonl")]
     sets = sets_of(run.folder, run.config()) or [JudgementSet(run.folder, "")]
-    for judged, (name, records) in product(sets, _FILES.items()):
+    for judged, (name, noun) in product(sets, _FILES.items()):
         if (path := judged.folder / name).exists():
-            label = f"{records} by {judged.judge}" if len(sets) > 1 else records
+            label = f"{noun} by {judged.judge}" if len(sets) > 1 else noun
             rows += [(label, reason, number) for reason, number in _reasons(path)]
     return Table(
         key="records",

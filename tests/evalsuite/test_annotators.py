@@ -182,9 +182,9 @@ def test_rubrics_and_turns_are_told_apart_and_dimensions_keep_the_rubrics_order(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--gold", "FILE", "--gold-rubric", "feel"), "leave out --gold-rubric$"),
-        (("--gold", "FILE", "--reference", "x", "--only-shared"), "leave out --reference, --only-shared"),
-        (("--gold", "FILE", "--mode", "paper"), "leave out --mode"),
+        (("--gold", "FILE", "--gold-rubric", "feel"), "--gold-rubric: without --judgements"),
+        (("--gold", "FILE", "--reference", "x", "--only-shared"), "--reference: without --judgements"),
+        (("--gold", "FILE", "--mode", "paper"), "--mode: without --judgements"),
         (("--gold", "FILE", "--annotator", "zoe"), "--annotator zoe: gave none of the scores"),
         (("--gold", "FILE", "--annotator", "anna"), "no dialogue .* has scores of two people"),
         (("--gold", "FILE", "--rubric", "feel"), "--rubric: no score is on rubric feel: .*fed_like"),

@@ -14,7 +14,7 @@ from core.tables import Table
 from evalsuite.report.content import content_of
 from evalsuite.runs.config import duration
 from evalsuite.runs.folder import open_run
-from evalsuite.runs.status import status
+from evalsuite.runs.status import records
 from serve.client import ChatClient
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint, echo
@@ -85,7 +85,7 @@ def test_several_judges_judge_side_by_side_within_a_budget(esc_eval: EscEval, tm
         judges = ("--judge", "k.yaml")
         one_line(esc_eval(*two(*judges, "--set", "max_calls=40")), 1, "3 dialogues are finished, 9 not asked")
         with open_run(Path("run")) as opened:
-            assert any("3 dialogues are finished" in note for table in status(opened) for note in table.notes)
+            assert any("3 dialogues are finished" in note for note in records(opened).notes)
             assert "The budget was used up: 3 dialogues are finished, 9 not asked." in content_of(opened).warnings
         for folder in (Path("run"), Path("run/judges/k")):
             verdicts = read_jsonl(folder / "judgements.jsonl", Judgement, "judgements")

@@ -269,7 +269,7 @@ def test_errors_of_the_verbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     Path("weights.csv").write_text("dialogue_id,chance,weight\nx,0.5,nothing\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"weights.csv:2.*weight"):
         call("leaderboard", "run", "--people", "people.jsonl", "--rubric", "rubric.yaml")
-    with pytest.raises(UserError, match="--people corrects a judge's scores"):
+    with pytest.raises(UserError, match="--people: corrects a judge's scores"):
         call("leaderboard", "--people", "people.jsonl")
     with pytest.raises(UserError, match="--supporter godo.*good"):
         call("people", "suggest", "run", "--budget", "5", "--supporter", "godo")

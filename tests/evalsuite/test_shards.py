@@ -201,7 +201,7 @@ def two(t: Path, **config: Any) -> list[Path]:
             lambda t: [shard(t / "a", 1, 2), shard(t / "b", 2, 2, simulate={"mode": "paper"})],
             'a and .*b are not of one run: simulate.mode: "native" → "paper"',
         ),
-        (lambda t: [shard(t / "a", 1, 2), shard(t / "b", 2, 2, gold={"limit": 1})], "a and .*b are not of one run: gold"),
+        (lambda t: [shard(t / "a", 1, 2), shard(t / "b", 2, 2, gold={})], "a: stage gold has not begun in shard 1/2"),
         (lambda t: [shard(t / "a", 1, 2), t / "b"], "not a run folder"),
         (whole, "a holds a whole run, not a shard"),
         (damaged, r"a/config.json: shard: expected {index, of}"),
