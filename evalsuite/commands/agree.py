@@ -3,7 +3,7 @@ with each other, and correlates the scores of judges and metrics with people's (
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import chain
@@ -196,7 +196,7 @@ def agree(
 def _seconds(paths: Sequence[Path]) -> dict[tuple[str, str], float]:
     """Seconds per dialogue by judge and method, from the timing.json that `python -m train test` writes next to judgements.
     Those of a judge with several files (one adapter per dimension) are added up."""
-    seconds = Counter[tuple[str, str]]()
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
     for path in paths:
         file = path.with_name("timing.json")
         timing = read_object(file, "seconds by judge") if file.is_file() else {}

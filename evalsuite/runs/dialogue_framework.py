@@ -158,12 +158,12 @@ class DialogueFramework(Framework):
             from data_prep.dialogue_files import read_given  # a run that plays dialogues reads none
 
             languages = self.config.languages
-            dialogues = read_given(path, languages[0] if len(languages) == 1 else None, self.config.roles)
+            records = read_given(path, languages[0] if len(languages) == 1 else None, self.config.roles)
             if self.config.anonymise:
                 from data_prep.personal_data import without_personal_data
 
-                dialogues = without_personal_data(dialogues)
-            self._read[path,] = [dialogues]
+                records = without_personal_data(records)
+            self._read[path,] = [records]
         given: Given = self._read[path,][0]
         dialogues = [dialogue for dialogue in given.dialogues if in_any_language or dialogue.language in self.languages]
         return replace(given, dialogues=dialogues)

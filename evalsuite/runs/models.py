@@ -165,7 +165,7 @@ class RunModels:
 
     def _changed(self, spec: ModelSpec, source: str, sampling: Mapping[str, Any], **fields: Any) -> ModelSpec:
         """A model with other sampling. Raises `UserError` if its replies then leave no room in its context."""
-        fields["sampling"] = Sampling.model_validate(spec.sampling.model_dump() | sampling)
+        fields["sampling"] = Sampling.model_validate({**spec.sampling.model_dump(), **sampling})
         changed = spec.model_copy(update=fields)
         validated(ModelSpec, changed.model_dump(exclude_unset=True), source)
         return changed

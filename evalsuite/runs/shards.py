@@ -159,7 +159,7 @@ def _add_up(merged: Run, runs: Sequence[Run]) -> None:
     duration."""
     from evalsuite.statistics.summary import sums_of
 
-    usages, failures, timings = ([read(run) for run in runs] for read in (Run.usage, Run.failures, Run.timing))
+    usages, failures, timings = [run.usage() for run in runs], [run.failures() for run in runs], [run.timing() for run in runs]
     for stage in dict.fromkeys(stage for usage in usages for stage in usage):
         used = sums_of(usage.get(stage, {}) for usage in usages)
         merged.keep_usage(stage, {(model, role): usage for (role, model), usage in used.items()})
