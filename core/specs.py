@@ -21,7 +21,6 @@ from core.yaml_files import read_named
 
 PlayRole = Literal["seeker", "supporter", "judge"]
 Group = Literal["closed", "open", "domain"]
-Engine = Literal["vllm", "transformers"]
 EMBEDDED_PREFIX = "embedded:"
 BUNDLED_PREFIX = "bundled:"
 BUNDLED_ADAPTERS = Path(__file__).parent.parent / "serve" / "checkpoints" / "adapters"
@@ -48,11 +47,8 @@ class Sampling(Settings):
 class ServeOptions(Settings):
     """How the launcher starts this checkpoint. Servers listen on 127.0.0.1."""
 
-    engine: Engine = "vllm"
-    """The server program: vLLM, or `transformers serve` for an architecture that vLLM lacks. The latter is slower, answers one
-    call at a time, gives no token probabilities and does not constrain answers."""
     unservable: str | None = None
-    """Why no program that this project installs can serve the checkpoint. It can still be used at a URL."""
+    """Why the installed vLLM cannot serve the checkpoint. It can still be used at a URL."""
     tensor_parallel: Annotated[int, Field(ge=1, le=2**16)] | None = None
     """GPUs over which one copy of the model is split. Null: as few as possible."""
     data_parallel: Annotated[int, Field(ge=1, le=2**16)] = 1
@@ -99,10 +95,7 @@ class ServeOptions(Settings):
         return self
 
     @model_validator(mode="after")
-    def _fits_the_engine(self) -> ServeOptions:
-        only_vllm = ("tensor_parallel", "data_parallel", "data_parallel_local", "replicas", "fp8", "eager", "reasoning_parser")
-        if self.engine == "transformers" and (other := [name for name in only_vllm if name in self.model_fields_set]):
-            raise ValueError(f"{other[0]}: belongs to engine vllm, this spec's is transformers")
+    def _divisible(self) -> ServeOptions:
         if self.data_parallel_local is not None and self.data_parallel % self.data_parallel_local:
             raise ValueError("data_parallel is not a multiple of data_parallel_local, the copies on each machine")
         if self.data_parallel_local is not None and self.replicas > 1:

@@ -113,7 +113,7 @@ class DialectClient(Transport):
     def _first(self, spec: ModelSpec, served_name: str) -> Dialect:
         """The dialect to begin with: vLLM's if the server identifies as vLLM."""
         url = self.base_url(spec, served_name)
-        of_vllm = url in self._vllm or (url in self.launched and spec.serve.engine == "vllm")
+        of_vllm = url in self._vllm or url in self.launched
         dialect = Dialect(constraint="structured_outputs", checkpoint_defaults=True) if of_vllm else None
         return Dialect.of(spec.endpoint, dialect)
 

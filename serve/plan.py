@@ -72,9 +72,8 @@ def plan_servers(
     if port is not None and port + processes > 65536:
         raise UserError(f"{processes} servers need as many ports from {port} on, and 65535 is the last")
     if resolve and units:  # before the download
-        engines = {command.MODULE if unit.serve.engine == "vllm" else command.TRANSFORMERS for unit in units}
         models = [spec.name for unit in units for spec in unit.specs]
-        command.check_installed(models, *engines, *([command.ROUTER] if processes > servers else []))
+        command.check_installed(models, router=processes > servers)
     # Servers of unknown size take the GPUs in turn, and equal shares of them.
     following = itertools.cycle([gpu.name for gpu in machine.gpus])
     sharing = math.ceil(sum(n * unit.gpus for n, unit in zip(copies, units, strict=True)) / max(len(machine.gpus), 1))
@@ -87,15 +86,11 @@ def plan_servers(
         else:
             gpus = [*itertools.islice(following, unit.gpus)] if servers > 1 else []
         local = all(Path(folder).is_absolute() for folder in (checkpoint, *adapters.values()))
-        if unit.serve.engine == "transformers":
-            hub = command.make_hub(spec, Path(checkpoint)) if resolve else command.hub_of(spec, checkpoint)
-            words, added = command.transformers_argv(spec, gpu), command.transformers_environment(hub, gpus)
-        else:
-            share = place.share if place else USABLE / sharing if sharing > 1 else None
-            split = place.split if place else spec.serve.tensor_parallel or 1
-            left = any(spec.sampling.temperature is None for spec in unit.specs)  # to the checkpoint (paper mode)
-            words = command.argv(spec, checkpoint, served, adapters, rank, context, split, gpu, share, left)
-            added = command.environment(gpu, local, gpus, servers if not gpu else 1)
+        share = place.share if place else USABLE / sharing if sharing > 1 else None
+        split = place.split if place else spec.serve.tensor_parallel or 1
+        left = any(spec.sampling.temperature is None for spec in unit.specs)  # to the checkpoint (paper mode)
+        words = command.argv(spec, checkpoint, served, adapters, rank, context, split, gpu, share, left)
+        added = command.environment(gpu, local, gpus, servers if not gpu else 1)
         name = served[0] if unit.base_names or not adapters else spec.name
         log = log_dir / f"server-{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:200]}.log"
         plan = ServerPlan(name, checkpoint, served, words, added, log, adapters, unit.specs, hub=not local, place=place)

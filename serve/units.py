@@ -78,7 +78,7 @@ class ServerUnit:
     @property
     def grows(self) -> bool:
         """Whether the planner chooses the number of equal servers: where the spec does not."""
-        return self.serve.engine == "vllm" and not self.serve.model_fields_set & {"replicas", "data_parallel"}
+        return not self.serve.model_fields_set & {"replicas", "data_parallel"}
 
     def work(self, needs: Needs | None) -> Workload | None:
         """What all its specs are asked together; None unless that is known for each of them."""
@@ -94,19 +94,17 @@ class ServerUnit:
     def merges(self, gpu: bool) -> bool:
         """Whether its adapter is merged into a copy of the base: a lone one, on GPUs unless a spec forbids it."""
         lone = len(self.adapters) == 1 and not self.base_names
-        return lone and (not gpu or self.serve.engine == "transformers" or all(spec.serve.merge_adapter for spec in self.specs))
+        return lone and (not gpu or all(spec.serve.merge_adapter for spec in self.specs))
 
 
 def units_of(specs: Sequence[ModelSpec], split_adapters: bool) -> list[ServerUnit]:
     """The servers that specs without an endpoint of their own need: one per base; `split_adapters`: one per base or adapter.
 
-    Two specs share a server when checkpoint, revision, chat template and serve options agree. `transformers serve` holds one.
+    Two specs share a server when checkpoint, revision, chat template and serve options agree.
     """
     units: dict[str, ServerUnit] = {}
     for spec in {digest(s.model_dump(mode="json")): s for s in specs if s.checkpoint and s.endpoint.base_url is None}.values():
-        alone = spec.serve.engine == "transformers"
-        shared = [spec.checkpoint, spec.revision, spec.chat_template, spec.serve.model_dump(mode="json")]
-        key = digest([*shared, spec.served_name() if alone else None])
+        key = digest([spec.checkpoint, spec.revision, spec.chat_template, spec.serve.model_dump(mode="json")])
         adapters = [(spec.served_name(), spec, spec.adapter)] if spec.adapter else []
         for language, by_dimension in (spec.adapters or {}).items():
             adapters += [(spec.served_name(language, dimension), spec, place) for dimension, place in by_dimension.items()]
@@ -115,7 +113,7 @@ def units_of(specs: Sequence[ModelSpec], split_adapters: bool) -> list[ServerUni
             unit.specs.append(spec)
             unit.base_names += [name for name in [spec.served_name()] if name not in unit.base_names]
         for adapter in adapters:
-            unit = units.setdefault(f"{key} {adapter[0]}" if split_adapters or alone else key, ServerUnit())
+            unit = units.setdefault(f"{key} {adapter[0]}" if split_adapters else key, ServerUnit())
             if spec not in unit.specs:
                 unit.specs.append(spec)
             if adapter[0] not in [name for name, *_ in unit.adapters]:  # a variant is its model's adapter
@@ -134,7 +132,7 @@ def check_machine(unit: ServerUnit, machine: Machine) -> None:
             f"{'_local' if options.data_parallel_local else ''} {unit.copies} × serve.replicas {options.replicas} needs "
             f"{needed} GPUs, this machine shows {gpus}: lower them in the spec, or plan for another machine (--gpus)"
         )
-    for spec in unit.specs if not machine.has_gpu and options.engine == "vllm" else ():
+    for spec in unit.specs if not machine.has_gpu else ():
         if spec.sampling.seed is not None and spec.sampling.temperature != 0:
             raise UserError(
                 f"model {spec.name}: sampling.seed with a temperature above 0 can kill vLLM's CPU server: leave the seed out, "

@@ -132,11 +132,11 @@ def test_what_serves_with_cuda_names_the_driver_before_anything_is_downloaded(
     on_machine(driver)
 
     def up() -> None:
-        from serve.command import MODULE, check_installed
+        from serve.command import check_installed
 
         if driver in DRIVERS:
             COMMANDS["serve"].main(args=["up", "qwen1.5-7b-chat"], prog_name="serve")
-        check_installed(["m"], MODULE)
+        check_installed(["m"], router=False)
         raise UserError("it would start")
 
     error = fails(up, capsys)

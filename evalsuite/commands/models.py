@@ -11,14 +11,13 @@ import typer
 
 from core.errors import UserError
 from core.paths import MaybeModels
-from core.specs import Engine, ModelSpec, load_spec, model_names
+from core.specs import ModelSpec, load_spec, model_names
 from core.tables import Cell, Table
 from evalsuite.commands.options import JsonOption
 from evalsuite.commands.output import deliver
 from serve import http
 from serve.sizes import GIB, OVERHEAD, architectures_of, size_of
 
-_ENGINES: dict[Engine, str] = {"vllm": "vLLM", "transformers": "transformers"}
 _COLUMNS = ("model", "roles", "served by", "licence")
 
 
@@ -92,7 +91,7 @@ def _figures(spec: ModelSpec) -> dict[str, Any]:
     fields = ("name", "about", "roles", "learnt", "serving", "chat_template", "checkpoint", "licence")
     return {name: getattr(spec, name) for name in fields} | {
         "languages": spec.languages if "languages" in spec.model_fields_set else None,
-        "engine": None if spec.floor or spec.endpoint.base_url or spec.serve.unservable else spec.serve.engine,
+        "engine": None if spec.floor or spec.endpoint.base_url or spec.serve.unservable else "vllm",
         "architectures": architectures_of(spec),
         "unservable": spec.serve.unservable,
         "base_url": spec.endpoint.base_url,
@@ -122,7 +121,7 @@ def _served(spec: ModelSpec) -> str:
     if spec.serve.unservable:
         return "nothing here"
     template = spec.chat_template and ("in the spec" if "{" in spec.chat_template else spec.chat_template)
-    return _ENGINES[spec.serve.engine] + (f", template {template}" if template else "")
+    return f"vLLM, template {template}" if template else "vLLM"
 
 
 def _note(spec: ModelSpec) -> str:

@@ -1,35 +1,20 @@
-"""Which engine serves which spec, in which chat template: against the registries of the installed vLLM and transformers."""
+"""Which specs vLLM serves, and in which chat template: against the registry of the installed vLLM."""
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from core.errors import UserError
 from core.files import CONFIGS
 from core.machine import Machine
-from core.prompts import load_pack
-from core.records import Dialogue, Turn
-from core.rubrics import load_rubric
-from core.specs import CHAT_TEMPLATES, EMBEDDED_PREFIX, ModelSpec, load_spec, model_names
-from evalsuite.judge.judge import Judge
+from core.specs import CHAT_TEMPLATES, EMBEDDED_PREFIX, load_spec, model_names
 from serve.checkpoints.embedded import materialise
-from serve.client import ChatClient
-from serve.command import PORT, TRANSFORMERS
 from serve.plan import plan_servers
 from serve.sizes import architectures_of
-from serve.store import CallStore
-from tests.answers import Answer, error
-from tests.conftest import EscEval
-from tests.dialects import Dialect as ServerDialect
-from tests.dialects import Speaker
-from tests.endpoint import Endpoint
-from tests.serve.test_plan import checkpoint, spec, value
+from tests.serve.test_plan import spec
 
 SERVED = [name for name in model_names() if (s := load_spec(name)).checkpoint and not s.serve.unservable]
 TALK = [
@@ -48,9 +33,8 @@ VICUNA = (
 
 @pytest.mark.vllm
 @pytest.mark.slow
-def test_every_spec_that_an_engine_serves_is_in_its_registry() -> None:
+def test_every_spec_that_vllm_serves_is_in_its_registry() -> None:
     pytest.importorskip("vllm")
-    import transformers
     from vllm import ModelRegistry
 
     known = set(ModelRegistry.get_supported_archs())
@@ -60,10 +44,7 @@ def test_every_spec_that_an_engine_serves_is_in_its_registry() -> None:
             materialise(name=place.removeprefix(EMBEDDED_PREFIX))  # on a new machine no other test may have made it yet
         architectures = architectures_of(load_spec(name))
         assert architectures, f"{name}: configs/serve/architectures.yaml lacks its class"
-        if load_spec(name).serve.engine == "vllm":
-            assert set(architectures) <= known, name
-        else:
-            assert all(hasattr(transformers, architecture) for architecture in architectures), name
+        assert set(architectures) <= known, name
 
 
 @pytest.mark.vllm
@@ -71,7 +52,6 @@ def test_every_spec_that_an_engine_serves_is_in_its_registry() -> None:
 def test_what_specs_say_that_nothing_serves_is_in_no_registry() -> None:
     """Once one is, its spec's `unservable` is to go."""
     pytest.importorskip("vllm")
-    import transformers
     from vllm import ModelRegistry
     from vllm.model_executor.models.registry import _PREVIOUSLY_SUPPORTED_MODELS
     from vllm.transformers_utils.configs.chatglm import ChatGLMConfig
@@ -80,8 +60,6 @@ def test_what_specs_say_that_nothing_serves_is_in_no_registry() -> None:
     assert architectures_of(load_spec("mindchat")) == ["QWenLMHeadModel"]
     assert "QWenLMHeadModel" not in known and _PREVIOUSLY_SUPPORTED_MODELS["QWenLMHeadModel"].startswith("0.23")
     assert "BlenderbotSmallForConditionalGeneration" not in known
-    # `transformers serve` takes its class from the package, remote code or not.
-    assert not hasattr(transformers, "QWenLMHeadModel") and not hasattr(transformers, "ChatGLMModel")
     # The first generation's settings mean nothing to vLLM's ChatGLM.
     second = ChatGLMConfig()
     assert not hasattr(second, "position_encoding_2d") and not hasattr(second, "inner_hidden_size")
@@ -141,81 +119,6 @@ def test_a_template_counts_by_its_text(tmp_path: Path) -> None:
         spec(chat_template="vicunna").fingerprint()
 
 
-# --- transformers serve ---------------------------------------------------------------------------------------------------
-
-
-def by_transformers(**more: Any) -> ModelSpec:
-    return spec("m", serve={"engine": "transformers"} | more.pop("serve", {}), **more)
-
-
-@pytest.mark.engine
-def test_transformers_serve_has_one_model_under_its_own_name(
-    cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ESC_EVAL_CACHE", str(tmp_path / "cache"))
-    folder = Path(checkpoint(tmp_path / "base"))
-    (folder / "config.json").write_text(json.dumps({"eos_token_id": 2, "architectures": ["LlamaForCausalLM"]}))
-    own = {"eos_token_id": [2, 7], "top_k": 20, "repetition_penalty": 1.3, "temperature": 0.6}
-    (folder / "generation_config.json").write_text(json.dumps(own))
-    (folder / "chat_template.jinja").write_text("the checkpoint's")
-    made = by_transformers(checkpoint=str(folder), chat_template="{{ mine }}", endpoint={"model": "org/m.1"})
-    other = by_transformers(checkpoint=str(folder)).model_copy(update={"name": "other"})
-    first, second = plan_servers([made, other], tmp_path)
-    assert first.argv[1:5] == ["-m", TRANSFORMERS, "serve", "org/m.1"] and value(first.argv, "--host") == "127.0.0.1"
-    assert value(first.argv, "--port") == PORT and value(first.argv, "--dtype") == "bfloat16"
-    assert "--trust-remote-code" not in first.argv and second.argv[4] == "other"
-    hub = Path(first.env["HF_HUB_CACHE"])
-    assert first.env["HF_HUB_OFFLINE"] == "1" and hub != Path(second.env["HF_HUB_CACHE"])
-    (model,) = hub.iterdir()
-    commit = (model / "refs" / "main").read_text()
-    snapshot = model / "snapshots" / commit
-    assert model.name == "models--org--m.1" and (snapshot / "config.json").resolve() == folder / "config.json"
-    assert (snapshot / "chat_template.jinja").read_text() == "{{ mine }}"
-    sampling = json.loads((snapshot / "generation_config.json").read_text())
-    assert sampling == {"eos_token_id": [2, 7], "do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
-    assert json.loads((folder / "generation_config.json").read_text()) == own, "the checkpoint stays as it is"
-
-
-@pytest.mark.engine
-def test_what_transformers_serve_cannot_do_is_refused(cpu: None, tmp_path: Path) -> None:
-    for option, given in (("replicas", 2), ("fp8", ["weights"]), ("tensor_parallel", 2), ("eager", True)):
-        with pytest.raises(ValidationError, match=f"{option}: belongs to engine vllm, this spec's is transformers"):
-            by_transformers(serve={option: given})
-    bad = by_transformers(checkpoint=checkpoint(tmp_path / "b"), endpoint={"model": "a--b"})
-    with pytest.raises(UserError, match=r"model m: `transformers serve` knows a model by its name on the hub, and 'a--b'"):
-        plan_servers([bad], tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.full
-def test_the_embedded_model_is_a_supporter_served_by_transformers(
-    esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The real server: launched by the run, asked in its own dialect, gone afterwards."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # beside other work, two threads wait for each other token by token
-    materialise()
-    own = tmp_path / "hf.yaml"
-    own.write_text(
-        "name: hf-embedded\nroles: [supporter]\nlanguages: [en]\ncheckpoint: embedded:smollm2-135m-instruct\n"
-        "context_length: 8192\nsampling: {temperature: 0.0, max_tokens: 8}\nserve: {engine: transformers, dtype: auto}\n"
-    )
-    (tmp_path / "run.yaml").write_text("cards: [bundled]\nlanguages: [en]\nexchanges: 2\nout: run\n")
-
-    def behave(body: Any, count: int) -> Answer:
-        return Answer("3333333" if "TRANSCRIPT" in str(body) else "I feel low.")
-
-    with Endpoint(behave=behave, models=("m",)) as other:
-        place = f"m@{other.url}"
-        words = ["run", "--config", "run.yaml", "--supporter", "hf.yaml", "--seeker", place, "--judge", place, "--limit", "1"]
-        code, said = esc_eval(*words)
-    assert code == 0 and said.startswith("# hf-embedded is served in ")
-    assert all(line.startswith("# starting hf-embedded: ") for line in said.splitlines()[1:])
-    (dialogue,) = [json.loads(line) for line in (tmp_path / "run" / "dialogues.jsonl").read_text().splitlines()]
-    replies = [turn["text"] for turn in dialogue["turns"] if turn["role"] == "supporter"]
-    assert dialogue["termination"] == "max_turns" and len(replies) >= 2 and all(replies)
-    assert len(set(replies)) > 1, "a model, not a parrot of one line"
-
-
 # --- what headers promise -------------------------------------------------------------------------------------------------
 
 COUNTS = {"One": 1, "Two": 2, "Four": 4, "Eight": 8, "two": 2, "four": 4, "eight": 8}
@@ -241,24 +144,3 @@ def test_a_spec_fits_the_gpus_that_its_header_names(name: str, tmp_path: Path) -
         assert count is None or fits(COUNTS[count], int(memory))
     if COUNTS[promise[1]] == 1:
         assert int(promise[2]) == next(memory for memory in (24, 40, 48, 80, 141) if fits(1, memory))
-
-
-async def test_what_transformers_serve_takes_is_found_out_though_we_launched_it(tmp_path: Path) -> None:
-    """vLLM is taken at its word; this one refuses `structured_outputs`, passes over a schema and tells no probabilities."""
-    plain = Speaker(ServerDialect("plain"))
-
-    def behave(body: dict[str, Any], count: int) -> Answer:
-        if "structured_outputs" in body:
-            return error(422, "Unexpected fields in the request: {'structured_outputs'}")
-        return plain(body | {"logprobs": False}, count)
-
-    store = CallStore(tmp_path / "calls.sqlite")
-    turns = (Turn(role="seeker", text="I cannot sleep."), Turn(role="supporter", text="Since when?"))
-    dialogue = Dialogue(id="d", language="en", framework="esc_eval", source="test", turns=turns)
-    with Endpoint(behave, models=("m",)) as endpoint:
-        async with ChatClient(store, endpoints={"m": endpoint.url}, launched={endpoint.url}) as client:
-            judge = Judge(client, by_transformers(roles=["judge"]), load_rubric("esc_eval"), load_pack("esc_eval"), "joint")
-            verdicts = await judge.score(dialogue)
-    store.close()
-    assert len(verdicts) == 7 and all(verdict.value is not None and verdict.distribution is None for verdict in verdicts)
-    assert not {"structured_outputs", "response_format"} & endpoint.requests[-1].keys()
