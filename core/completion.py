@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from core.files import CONFIGS
@@ -26,7 +26,8 @@ def _configs(incomplete: str) -> list[str]:
 def _runs(incomplete: str) -> list[str]:
     """Folders with a call store, in runs/ and in the folder typed so far."""
     stores = [*Path("runs").glob("*/*/calls.sqlite"), *Path("runs").glob("*/calls.sqlite")]
-    return _matching(incomplete, [*(str(path.parent) for path in stores), *_files(incomplete, "*/calls.sqlite", up=1)])
+    below = (place.removesuffix("/calls.sqlite") for place in _files(incomplete, "*/calls.sqlite"))
+    return _matching(incomplete, [*(str(path.parent) for path in stores), *below])
 
 
 def _bundled(folder: str) -> Complete:
@@ -34,14 +35,13 @@ def _bundled(folder: str) -> Complete:
     return lambda incomplete: _matching(incomplete, [path.stem for path in (CONFIGS / folder).iterdir()])
 
 
-def _files(incomplete: str, pattern: str, up: int = 0) -> Iterator[str]:
-    """Files that match a pattern in the folder typed so far, or the folders `up` levels above them."""
+def _files(incomplete: str, pattern: str) -> list[str]:
+    """Files that match a pattern in the folder typed so far."""
     typed = incomplete[: incomplete.rfind("/") + 1]
-    for path in Path(typed or ".").glob(pattern):
-        yield typed + (path.parents[up - 1] if up else path).relative_to(typed or ".").as_posix()
+    return [typed + path.relative_to(typed or ".").as_posix() for path in Path(typed or ".").glob(pattern)]
 
 
-def _matching(incomplete: str, words: Iterator[str] | list[str] | tuple[str, ...]) -> list[str]:
+def _matching(incomplete: str, words: Iterable[str]) -> list[str]:
     return sorted({word for word in words if word.startswith(incomplete)})
 
 

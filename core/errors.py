@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+DEBUG = "ESC_EVAL_DEBUG"  # shows the tracebacks of libraries
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -96,20 +97,6 @@ def _extras(packages: set[str]) -> list[str]:
     return sorted({min(extras[package], key=_TESTS.__contains__) for package in packages & extras.keys()})
 
 
-@contextmanager
-def _installed() -> Iterator[None]:
-    """Report a failed import of a missing package as `need_modules` does."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        from core.third_party import DEBUG
-
-        package = (error.name or "").partition(".")[0]
-        if package and package not in sys.stdlib_module_names and not os.environ.get(DEBUG):
-            need_modules(package)
-        raise
-
-
 class _Pipe(io.FileIO):
     """A stream whose reader may go away (`esc-eval … | head`): further output is discarded, and the program continues."""
 
@@ -137,8 +124,8 @@ def _unbroken(stream: Any) -> Any:
 
 
 def run_cli(app: Callable[[], object]) -> None:
-    """Run a typer app, turning `UserError` into one line on stderr and exit code 2, and Ctrl-C into exit code 130. SIGTERM ends
-    a program as Ctrl-C does, with exit code 143: files are closed and the servers it started are stopped."""
+    """Run a typer app: `UserError` becomes one line on stderr and exit code 2, Ctrl-C exit code 130. SIGTERM (143) closes files
+    and stops servers, too."""
     sys.stdout, sys.stderr = _unbroken(sys.stdout), _unbroken(sys.stderr)
     if threading.current_thread() is threading.main_thread():  # else it runs inside another program
         # A verb's imports make 200,000 objects, few of them in cycles: searching them for cycles, often and at the end of the
@@ -149,18 +136,23 @@ def run_cli(app: Callable[[], object]) -> None:
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with _installed():
+        try:
             app()
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package and package not in sys.stdlib_module_names and not os.environ.get(DEBUG):
+                need_modules(package)
+            raise
     except UserError as error:
         say(f"error: {printable(str(error))}", err=True)
         sys.exit(EXIT_BAD_INPUT)
     except Exception as error:
-        from core.third_party import DEBUG, explained
+        from core.third_party import explained
 
         text = None if os.environ.get(DEBUG) else explained(error)
         if text is None:
             raise
-        say(f"error: {printable(text)}", err=True)
+        say(f"error: {printable(text)}. {DEBUG}=1 shows the traceback", err=True)
         sys.exit(EXIT_FAILED)
     except (KeyboardInterrupt, SystemExit) as end:
         # typer turns Ctrl-C into a silent SystemExit

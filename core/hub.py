@@ -13,15 +13,8 @@ from core.errors import UserError, need_modules
 RepoType = Literal["model", "dataset", "space"]
 # Licences that have an identifier on the hub.
 _LICENCES = {
-    "apache-2.0",
-    "mit",
-    "cc-by-4.0",
-    "cc-by-nc-4.0",
-    "cc-by-sa-4.0",
-    "cc-by-nc-sa-4.0",
-    "cc0-1.0",
-    "gpl-3.0",
-    "bsd-3-clause",
+    *("apache-2.0", "mit", "gpl-3.0", "bsd-3-clause"),
+    *("cc-by-4.0", "cc-by-nc-4.0", "cc-by-sa-4.0", "cc-by-nc-sa-4.0", "cc0-1.0"),
 }
 
 
@@ -59,7 +52,6 @@ def publish(publication: Publication, private: bool) -> str:
     need_modules("huggingface_hub", purpose="publishing on the hub")
     import httpx
     from huggingface_hub import CommitOperationAdd, HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 
     operations = [
         CommitOperationAdd(name, str(content) if isinstance(content, Path) else content)
@@ -72,14 +64,7 @@ def publish(publication: Publication, private: bool) -> str:
         if private and not api.repo_info(publication.repo, repo_type=publication.kind).private:
             raise UserError(f"{publication.repo} exists already and is public: --private applies to new repositories only")
         commit = api.create_commit(publication.repo, operations, commit_message=publication.title, repo_type=publication.kind)
-    except LocalTokenNotFoundError:
-        raise UserError(f"{publication.repo}: no token for the hub: `hf auth login`, or set HF_TOKEN") from None
-    except HFValidationError as error:
-        raise UserError(f"{publication.repo}: not a repository's name (OWNER/NAME): {error}") from None
-    except HfHubHTTPError as error:
-        denied = error.response.status_code in (401, 403)
-        hint = ": `hf auth login`, or set HF_TOKEN to a token that may write" if denied else ""
-        raise UserError(f"{publication.repo}: the hub refused: {' '.join(str(error).split())[:300]}{hint}") from None
     except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:
-        raise UserError(f"{publication.repo}: cannot write to the hub: {' '.join(str(error).split())[:300]}") from None
+        hint = "OWNER/NAME names a repository; `hf auth login`, or HF_TOKEN, gives a token that may write"
+        raise UserError(f"{publication.repo}: cannot write to the hub: {' '.join(str(error).split())[:300]} ({hint})") from None
     return str(commit.commit_url)

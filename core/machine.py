@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
 import itertools
 import os
@@ -20,7 +19,7 @@ import psutil
 from core.errors import UserError
 
 Precision = Literal["bfloat16", "float16", "float32"]
-DRIVER, CUDA = 580, 13  # the oldest driver for the CUDA version of vLLM 0.33 and torch 2.14
+DRIVER = 580  # the oldest driver for CUDA 13, that of vLLM 0.33 and torch 2.14
 AMPERE = 8.0  # compute capability of the first GPUs with bf16, and vLLM's minimum for it
 # Attainable shares of data sheets' figures, and the minimum duration of a step, for all plans. The first three hold on an H100
 # (docs/measurements.md): with them, steps of 1 to 192 dialogues are 1 to 11 % off. The others are assumptions.
@@ -167,15 +166,14 @@ def visible_gpus() -> list[str]:
 
 
 def gpu_problem() -> tuple[str, str] | None:
-    """Why a program built for CUDA cannot run on a GPU here, and the remedy; None if nothing speaks against it. An old driver
-    is fine if CUDA's forward compatibility libraries precede its own."""
+    """Why a program built for CUDA cannot run on a GPU here, and the remedy; None if nothing speaks against it."""
     listed = smi("--query-gpu=driver_version", "--format=csv,noheader") or _kernel_module()
     if (driver := re.search(r"(\d+)\.[\d.]+", listed)) is None:
         if shutil.which("nvidia-smi"):
             return "nvidia-smi fails", "load the driver (a reboot after its installation), then try nvidia-smi by hand"
         return "no GPU found (no nvidia-smi)", "install NVIDIA's driver, or in a container pass the GPUs (--gpus all)"
-    if int(driver[1]) < DRIVER and _cuda_of_driver() < CUDA:
-        remedy = f"vLLM 0.33 and torch are built for CUDA {CUDA}, which needs driver {DRIVER} or newer"
+    if int(driver[1]) < DRIVER:
+        remedy = f"vLLM 0.33 and torch are built for CUDA 13, which needs driver {DRIVER} or newer"
         return f"NVIDIA driver {driver[0]}", remedy
     if not visible_gpus() and "CUDA_VISIBLE_DEVICES" in os.environ:
         return f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} hides every GPU", "unset it, or name a GPU"
@@ -193,14 +191,6 @@ def _kernel_module() -> str:
     with suppress(OSError):
         return Path("/proc/driver/nvidia/version").read_text()
     return ""
-
-
-def _cuda_of_driver() -> int:
-    """The major version of the newest CUDA that the driver's library supports; 0 without the library."""
-    version = ctypes.c_int()
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
-    return version.value // 1000
 
 
 def has_gpu() -> bool:

@@ -105,9 +105,8 @@ class Table:
     """Rows of cells under named columns.
 
     `key` is safe as a file name, `notes` are printed below the table, and `section` is its heading in the report (tables
-    without one come last). `decimals` applies to its numbers; None is the default. `bold` has the cells to emphasise as (row,
-    column) from 0, though not in CSV. Raises `ValueError` for a row whose length differs from `columns` and a bold cell out of
-    range.
+    without one come last). `bold` has the cells to emphasise as (row, column) from 0, though not in CSV. Raises `ValueError`
+    for a row whose length differs from `columns` and a bold cell out of range.
     """
 
     key: str
@@ -200,15 +199,8 @@ def is_numeric(table: Table, column: int) -> bool:
 
 
 def to_console(table: Table, console: Console) -> None:
-    """Print a table to a rich console, with cells as plain text. A table that is too wide loses the parts that all names of a
-    column share (a note lists them); if still too wide, it is transposed if it fits that way, else printed in parts."""
-    if not fits(table, console):
-        table = _without_shared(table)
-    parts = [table]
-    if not fits(table, console):
-        aside = _turned(table)
-        parts = [aside] if fits(aside, console) else _parts(table, console)
-    for part in parts:
+    """Print a table to a rich console, with cells as plain text; a table that is too wide in parts."""
+    for part in [table] if fits(table, console) else _parts(table, console):
         console.print(_printed(part))
     for note in table.notes:
         console.print(Text(clean(note)))
@@ -217,31 +209,6 @@ def to_console(table: Table, console: Console) -> None:
 def fits(table: Table, console: Console) -> bool:
     """Whether a table fits a console without wrapping."""
     return Measurement.get(console, console.options.update(max_width=10_000), _printed(table)).maximum <= console.width
-
-
-def _without_shared(table: Table) -> Table:
-    """The table without the parts of names (such as `judge · method · condition`) that a whole column shares."""
-    for index, column in enumerate(table.columns):
-        named = {str(row[index]) for row in table.rows if isinstance(row[index], str) and PARTED in str(row[index])}
-        shared = set.intersection(*(set(name.split(PARTED)) for name in named)) if len(named) > 1 else set()
-        if not shared:
-            continue
-        short = {name: PARTED.join(part for part in name.split(PARTED) if part not in shared) or name for name in named}
-        rows = tuple(
-            tuple(short.get(cell, cell) if place == index and isinstance(cell, str) else cell for place, cell in enumerate(row))
-            for row in table.rows
-        )
-        common = PARTED.join(part for part in next(iter(named)).split(PARTED) if part in shared)
-        table = replace(table, rows=rows, notes=(*table.notes, f"{column}: all are {common}."))
-    return table
-
-
-def _turned(table: Table) -> Table:
-    """The transposed table; the first column has the new headings."""
-    heads = [fmt(row[0]) for row in table.rows]
-    rows = tuple((name, *(row[i] for row in table.rows)) for i, name in enumerate(table.columns) if i)
-    bold = tuple((column - 1, row + 1) for row, column in table.bold if column)  # headings are emphasised anyway
-    return replace(table, columns=(table.columns[0], *heads), rows=rows, bold=bold)
 
 
 def _parts(table: Table, console: Console) -> list[Table]:

@@ -9,29 +9,11 @@ from pathlib import Path
 from core.masking import SECRET_FROM, mask_message
 
 ROOMS = tuple(f"{Path(__file__).parents[1] / room}{os.sep}" for room in ("core", "serve", "data_prep", "train", "evalsuite"))
-# Import name → usual name. A failure in any other library is taken for a bug of ours, with its traceback.
-LIBRARIES = {
-    "accelerate": "Accelerate",
-    "bert_score": "bert-score",
-    "datasets": "Datasets",
-    "deepspeed": "DeepSpeed",
-    "evaluate": "Evaluate",
-    "huggingface_hub": "the Hugging Face hub's client",
-    "inspect_ai": "Inspect AI",
-    "lm_eval": "lm-eval",
-    "nltk": "NLTK",
-    "peft": "PEFT",
-    "sacrebleu": "sacreBLEU",
-    "safetensors": "safetensors",
-    "tokenizers": "Tokenizers",
-    "trackio": "trackio",
-    "transformers": "Transformers",
-    "trl": "TRL",
-    "verifiers": "verifiers",
-    "vllm": "vLLM",
-    "wandb": "Weights & Biases",
-}
-DEBUG = "ESC_EVAL_DEBUG"
+# A failure in any other library is taken for a bug of ours, with its traceback.
+LIBRARIES = (
+    *("accelerate", "bert_score", "datasets", "deepspeed", "evaluate", "huggingface_hub", "inspect_ai", "lm_eval", "nltk"),
+    *("peft", "sacrebleu", "safetensors", "tokenizers", "trackio", "transformers", "trl", "verifiers", "vllm", "wandb"),
+)
 # Words in the names or messages of exceptions → what to do. The first match counts.
 _REMEDIES = {
     ("OfflineModeIsEnabled", "LocalEntryNotFound", "HF_HUB_OFFLINE", "couldn't connect to", "ConnectError", "MaxRetryError"): (
@@ -54,7 +36,7 @@ def explained(error: BaseException) -> str | None:
     frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     last = max((place for place, name in enumerate(frames) if name.startswith(ROOMS)), default=-1)
     called = Path(frames[last + 1]).parts if 0 <= last < len(frames) - 1 else ()
-    library = next((name for part, name in LIBRARIES.items() if part in called or f"{part}.py" in called), None)
+    library = next((name for name in LIBRARIES if name in called or f"{name}.py" in called), None)
     chain = [error]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
         chain.append(cause)
@@ -67,4 +49,4 @@ def explained(error: BaseException) -> str | None:
         if len(value) >= SECRET_FROM and any(word in name.upper() for word in ("KEY", "TOKEN", "SECRET", "PASSW")):
             message = mask_message(message, value)
     message, advice = " ".join(message.split())[:300], remedy or "fix it, and the same command resumes"
-    return f"{library or 'this machine'} failed: {message}. What to do: {advice}. {DEBUG}=1 shows the traceback"
+    return f"{library or 'this machine'} failed: {message}. What to do: {advice}"

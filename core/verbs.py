@@ -18,25 +18,21 @@ from typing import Annotated, Any, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from core.errors import UserError, say
+from core.errors import DEBUG, UserError, say
 
 F = TypeVar("F", bound=Callable[..., Any])
 HELP = {"help_option_names": ["-h", "--help"]}
 
 
 class _Verb(TyperCommand):
-    """A verb that refuses a repeated option of one value, and checks its path options before it begins (`core.paths`)."""
+    """A verb that refuses a repeated option of one value, and checks its path options (`core.paths`)."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _, _, options = self.make_parser(ctx).parse_args(args=list(args))
         for option, times in Counter(options).items():
             single = option.param_type_name == "option" and not getattr(option, "multiple", False)
             if times > 1 and single and not ctx.resilient_parsing:  # resilient: the shell completes a line
-                again = ", with another --out" if any("--out" in other.opts for other in self.params) else ""
-                raise UserError(
-                    f"{option.opts[0]} is given {times} times and takes one value: keep one; for the others run the command "
-                    f"again{again}"
-                )
+                raise UserError(f"{option.opts[0]} is given {times} times and takes one value: keep one")
         extra = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
             from core.paths import RUNNING, begin  # help does not need its imports
@@ -121,8 +117,6 @@ def program(about: str, epilog: str | None = None) -> Verbs:
         debug: Annotated[bool, typer.Option("--debug", help="Show the traceback if a library fails.")] = False,
     ) -> None:
         if debug:
-            from core.third_party import DEBUG
-
             os.environ[DEBUG] = "1"
 
     return app

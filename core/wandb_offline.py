@@ -8,8 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from core.errors import need_modules
-
 
 def offline_without_key(say: Callable[[str], None]) -> None:
     """Make wandb write offline (WANDB_MODE=offline), and `say` so, if there is no key and no mode was chosen. A key is
@@ -21,8 +19,3 @@ def offline_without_key(say: Callable[[str], None]) -> None:
     if "WANDB_MODE" not in os.environ and not os.environ.get("WANDB_API_KEY") and host not in netrc:
         os.environ["WANDB_MODE"] = "offline"
         say("wandb: no key, writing offline (WANDB_MODE=offline)")
-
-
-def need_wandb() -> None:
-    """Raise `UserError` if wandb, which is optional, is not installed."""
-    need_modules("wandb", purpose="logging to wandb")

@@ -144,12 +144,8 @@ def test_what_serves_with_cuda_names_the_driver_before_anything_is_downloaded(
     assert named in error
 
 
-def test_the_library_of_another_cuda_makes_up_for_an_old_driver(
-    on_machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """CUDA's packages for forward compatibility."""
-    on_machine("535.104.05")
-    monkeypatch.setattr(machine, "_cuda_of_driver", lambda: 13)
+def test_a_variable_that_hides_every_gpu_is_named(on_machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    on_machine("580.65.06")
     assert machine.gpu_problem() is None
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert machine.gpu_problem() == ("CUDA_VISIBLE_DEVICES= hides every GPU", "unset it, or name a GPU")

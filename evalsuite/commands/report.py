@@ -9,11 +9,10 @@ from typing import Annotated
 
 import typer
 
-from core.errors import say
+from core.errors import need_modules, say
 from core.options import console
 from core.paths import Reads, Writes
 from core.tables import Table
-from core.wandb_offline import need_wandb
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
     OUT_RUN,
@@ -91,7 +90,7 @@ def report(
     (--fail-under, --fail-if-worse) use the verdicts of the first judge; report.junit.xml has their outcome, too.
     """
     if wandb:
-        need_wandb()
+        need_modules("wandb", purpose="logging to wandb")
     refuse("is an option of --gold: give both, or leave it out", rubric=rubric and not gold)
     config = shards.whole(folder)
     first = config.scored

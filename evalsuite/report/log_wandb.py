@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from core.errors import clean
+from core.errors import clean, need_modules
 from core.files import digest
 from core.tables import spread
-from core.wandb_offline import need_wandb, offline_without_key
+from core.wandb_offline import offline_without_key
 from evalsuite.report.figures import coloured
 from evalsuite.report.report import ReportContent
 
@@ -20,7 +20,7 @@ def log_report(run: Path, content: ReportContent, say: Callable[[str], None]) ->
 
     Logging a run folder again goes on in the same wandb run. Raises `UserError` when wandb is not installed.
     """
-    need_wandb()
+    need_modules("wandb", purpose="logging to wandb")
     offline_without_key(say)
     import wandb
     from plotly.graph_objects import Figure

@@ -190,7 +190,7 @@ def test_a_runs_scores_and_its_report(esc_eval: EscEval, hub: FakeHub, tmp_path:
     )
     assert said.count("exit 0") == 2 and "--supporter nobody: run has " in said
     assert "--supporter: give --benchmark, too" in said
-    assert "not a repository's name" in said and "me/report exists already and is public" in said
+    assert "OWNER/NAME names a repository" in said and "me/report exists already and is public" in said
     space = hub.repos["space", "me/report"]
     assert space["index.html"] == Path("run/report.html").read_bytes() and b"sdk: static" in space["README.md"]
     assert b"Plumbing" in space["README.md"] and hub.made["space", "me/report"]["sdk"] == "static"
@@ -200,4 +200,4 @@ def test_a_runs_scores_and_its_report(esc_eval: EscEval, hub: FakeHub, tmp_path:
     assert len(entries) == 8 and {entry.dataset_id for entry in entries} == {"me/cards"}
     assert all("n = 2" in str(e.notes) and "floor silent" in str(e.notes) and "Plumbing" in str(e.notes) for e in entries)
     denied = push(hub, tmp_path, "run me/report", token=None)
-    assert "exit 2 error: me/report: " in denied and "`hf auth login`, or set HF_TOKEN" in denied
+    assert "exit 2 error: me/report: " in denied and "`hf auth login`, or HF_TOKEN" in denied
