@@ -209,10 +209,7 @@ def convert(
     else:
         kind = read_object(place / "config.json", "a model's config").get("model_type")
         if kind not in CONVERSIONS:
-            raise UserError(
-                f"{place / 'config.json'}: model_type: {kind!r}: only {' and '.join(CONVERSIONS)} need conversion; other "
-                "checkpoints are served as they are"
-            )
+            raise UserError(f"{place / 'config.json'}: model_type: {kind!r}: only {' and '.join(CONVERSIONS)} need conversion")
         done = CONVERSIONS[kind](place, folder)
     say(str(folder) if done else f"{folder}: already there, every file as written", err=not done)
 

@@ -70,10 +70,8 @@ class Budget:
         self._calls = sum(answers for answers, _, _ in stored.values())
         for spec in by_name.values() if self.max_cost is not None else ():
             if spec.endpoint.price is None and spec.checkpoint is None:
-                raise UserError(
-                    f"max_cost: model {spec.name} has no prices: put endpoint.price: {{input: …, output: …}} (per million "
-                    "tokens) into its spec"
-                )
+                prices = "endpoint.price: {input: …, output: …} (per million tokens)"
+                raise UserError(f"max_cost: model {spec.name} has no prices: put {prices} into its spec")
         self._cost = sum(cost(by_name[name], *tokens) for name, (_, *tokens) in stored.items() if name in by_name)
 
     @asynccontextmanager

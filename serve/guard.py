@@ -27,10 +27,6 @@ LOOK = 0.2  # seconds between checks of events other than the end of stdin
 
 def main(arguments: list[str]) -> int:
     """Run the command after `--`; end it and all its processes as described above."""
-    if len(arguments) < 2 or arguments[0] != "--":
-        usage = "usage: python -m serve.guard -- COMMAND [ARGUMENT …]   (stdin: a pipe; its end ends the command)"
-        print(usage, file=sys.stderr)
-        return 2
     parent, stopped = os.getppid(), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stopped.set())

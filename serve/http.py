@@ -190,10 +190,8 @@ async def served_models(session: aiohttp.ClientSession, route: Route, names: Seq
             others = near(name, listing.contexts) if listing.contexts else "it lists no model"
             return replace(listing, problem=f"{where}: does not list {name!r}: {route.redact(others)}")
         if context is not None and longest >= context:
-            raise UserError(
-                f"{where}: replies of {longest} tokens leave no room in its context of {context}: lower max_tokens "
-                "(supporters), or sampling.max_tokens in its spec"
-            )
+            remedy = "lower max_tokens (supporters), or sampling.max_tokens in its spec"
+            raise UserError(f"{where}: replies of {longest} tokens leave no room in its context of {context}: {remedy}")
     return listing
 
 

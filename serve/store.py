@@ -167,10 +167,8 @@ class CallStore:
         """A stored reply. Raises `UserError` if it differs from its checksum, which older stores lack."""
         reply = reply.encode() if isinstance(reply, str) else reply  # a string if somebody edited it by hand
         if checksum not in (None, _checksum(key, reply)):
-            raise UserError(
-                f"{self.path}: a stored answer was changed later. Restore a copy of the file, or remove the answer (DELETE "
-                f"FROM calls WHERE key = '{key}') and run the same command again, which repeats the call"
-            )
+            remedy = f"restore a copy of the file, or DELETE FROM calls WHERE key = '{key}' and run the same command again"
+            raise UserError(f"{self.path}: a stored answer was changed later: {remedy}")
         return reply
 
     def __len__(self) -> int:
@@ -349,9 +347,7 @@ class CallStore:
                 ).fetchone()
                 if foreign:
                     spec, mine, theirs = foreign
-                    raise UserError(
-                        f"{other}: model {spec} answered as {theirs!r} there, as {mine!r} in the run's other stores"
-                    )
+                    raise UserError(f"{other}: model {spec} answered as {theirs!r} there, as {mine!r} in the other stores")
                 for table, more in (("calls", ""), ("replaced", "number, reason, ")):
                     theirs = {row[1] for row in self._db.execute(f"PRAGMA other.table_info({table})")}
                     every = more + ", ".join(name for name in _ALL.split(", ") if name in theirs)

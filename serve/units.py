@@ -135,8 +135,7 @@ def check_machine(unit: ServerUnit, machine: Machine) -> None:
     for spec in unit.specs if not machine.has_gpu else ():
         if spec.sampling.seed is not None and spec.sampling.temperature != 0:
             raise UserError(
-                f"model {spec.name}: sampling.seed with a temperature above 0 can kill vLLM's CPU server: leave the seed out, "
-                "or serve the model yourself and name it in the config's endpoints"
+                f"model {spec.name}: sampling.seed with a temperature above 0 can kill vLLM's CPU server: leave it out"
             )
 
 

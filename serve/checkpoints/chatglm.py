@@ -29,11 +29,8 @@ _QUOTED = re.compile(r"\"(\[\w+\]|[se]op|<\|\w+\|>)\"")
 
 
 def convert_chatglm(src: Path, dst: Path) -> bool:
-    """Write the checkpoint in `src`, with a tokenizer that needs no code, to the folder `dst`. False if it exists already.
-
-    Raises `UserError`, and writes nothing, for another kind of model, the first generation, pickled or half-written weights,
-    and a tokenizer that is not SentencePiece's BPE or whose conversion differs on any probe.
-    """
+    """Write the checkpoint in `src`, with a tokenizer that needs no code, to the folder `dst`; False if it exists already.
+    Raises `UserError`, and writes nothing, for another model, half-written weights, and a tokenizer that differs on a probe."""
     need_modules("tokenizers", "transformers", "sentencepiece", "google", purpose="converting a tokenizer")
     check_checkpoint(src, "checkpoint")
     config = read_object(src / "config.json", "a model's config")
@@ -75,10 +72,9 @@ def _write_tokenizer(src: Path, target: Path, special: list[str], size: int) -> 
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     path = src / _MODEL
-    read_bytes(path, "the tokenizer's SentencePiece model")
     try:
-        first = SentencePieceProcessor(model_file=str(path)).vocab_size()
-    except Exception as error:  # sentencepiece's errors have no common base
+        first = SentencePieceProcessor(model_proto=read_bytes(path, "the tokenizer's SentencePiece model")).vocab_size()
+    except RuntimeError as error:
         raise UserError(f"{path}: not a SentencePiece model: {error}") from None
     if first + len(special) > size:
         raise UserError(f"{path}: ids up to {first + len(special) - 1}, but config.json's padded_vocab_size is {size}")

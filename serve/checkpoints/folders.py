@@ -28,12 +28,8 @@ def folder_content(folder: Path) -> str:
 
 
 def build_once(folder: Path, made_from: dict[str, Any], build: Callable[[Path], None], what: str) -> Path:
-    """A cached folder, which is built under a temporary name and renamed, and verified by every later call.
-
-    `made_from` identifies the inputs; `build` fills an empty folder. The manifest has `made_from` and the sha256 of every file.
-    A lock file keeps two processes from building the same folder. A process that is killed leaves only a temporary folder,
-    which the next one removes.
-    """
+    """A cached folder, which is built under a temporary name and renamed, and verified by every later call. `made_from`
+    identifies the inputs; `build` fills an empty folder. A lock keeps two processes from building the same one."""
     with _writing(f"the model cache {folder.parent}", "free some space or set ESC_EVAL_CACHE"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.parent / f".{folder.name}.lock", fallback_to_soft=False):

@@ -121,10 +121,8 @@ def read_architecture(path: Path, model_types: tuple[str, ...] = ("internlm2",))
         config |= {"rope_theta": rope.get("rope_theta", 10000), "rope_scaling": scaling}
     facts = validated(Architecture, config, path)
     if facts.hidden_size % facts.num_attention_heads or facts.num_attention_heads % facts.kv_heads:
-        raise UserError(
-            f"{path}: num_attention_heads: {facts.num_attention_heads} heads do not fit both hidden_size {facts.hidden_size} "
-            f"and num_key_value_heads {facts.kv_heads}"
-        )
+        sizes = f"hidden_size {facts.hidden_size} and num_key_value_heads {facts.kv_heads}"
+        raise UserError(f"{path}: num_attention_heads: {facts.num_attention_heads} heads do not fit {sizes}")
     rope_parameters(facts, path)
     return facts
 
@@ -145,7 +143,6 @@ def rope_parameters(facts: Architecture, path: Path) -> dict[str, Any]:
 
 def llama_config(facts: Architecture, dtype: str, path: Path) -> dict[str, Any]:
     """The equivalent config.json of LlamaForCausalLM."""
-    rope = rope_parameters(facts, path)
     shared = facts.model_dump(exclude={"bias", "rope_theta", "rope_scaling", "num_key_value_heads"})
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -156,10 +153,8 @@ def llama_config(facts: Architecture, dtype: str, path: Path) -> dict[str, Any]:
         "attention_bias": facts.bias,
         "mlp_bias": False,
         "dtype": dtype,
-        "rope_parameters": rope,
-        # programs older than `rope_parameters` would silently use 10,000
-        "rope_theta": facts.rope_theta,
-        **({} if rope["rope_type"] == "default" else {"rope_scaling": {k: v for k, v in rope.items() if k != "rope_theta"}}),
+        "rope_parameters": rope_parameters(facts, path),
+        "rope_theta": facts.rope_theta,  # programs older than `rope_parameters` would silently use 10,000
     }
 
 
@@ -202,10 +197,8 @@ def check_tensors(src: Path, facts: Architecture, tensors: dict[str, Stored]) ->
 
 
 def convert_checkpoint(src: Path, dst: Path) -> bool:
-    """Write the InternLM2 checkpoint folder `src` to `dst` in Llama layout; False if that was done before.
-
-    `dst` gets the same shards, a config, generation config and tokenizer, and loads with the Auto classes and in vLLM without
-    remote code. Dtypes are kept. Memory holds one shard at a time.
+    """Write the InternLM2 checkpoint folder `src` to `dst` in Llama layout, for use without remote code; False if that was done
+    before. Dtypes and shards are kept, and memory holds one shard at a time.
 
     Raises `UserError`, and leaves nothing, if the checkpoint is pickled, half written or of another model type, if its tensors
     do not match its config, if the written tokenizer differs from the source's anywhere, or if `dst` contains anything else.

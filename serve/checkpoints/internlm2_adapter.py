@@ -27,11 +27,9 @@ def convert_adapter(src: Path, dst: Path, base: Path | None = None) -> bool:
     """Write the LoRA adapter folder `src` (PEFT, on wqkv, wo, w1, w2 or w3) to `dst` with Llama's names; False if that was done
     before.
 
-    `base` is the base's config.json or its folder, in either layout. It determines the grouping of the rows of `wqkv`, and the
-    adapter's sizes are checked against it. Without it, heads are assumed to be 128 wide.
-
-    Raises `UserError`, and leaves nothing, for pickled or half-written adapters, features that vLLM does not serve (DoRA,
-    biases, modules_to_save, inits that change the base, ranks above 512), other modules, and sizes that do not fit.
+    `base` is the base's config.json or its folder, in either layout: it determines the grouping of the rows of `wqkv`. Without
+    it, heads are assumed to be 128 wide. Raises `UserError`, and leaves nothing, for adapters that are half written or not
+    plain LoRA, other modules, and sizes that do not fit.
     """
     need_modules("torch", purpose="converting an adapter")
     adapter_rank(src, "InternLM2 adapter")
@@ -43,10 +41,8 @@ def convert_adapter(src: Path, dst: Path, base: Path | None = None) -> bool:
     targets, present = config.get("target_modules"), {_kind(module) for module in modules}
     # target_modules may also be a pattern, which may match more
     if isinstance(targets, list) and (named := {_kind(str(target)) for target in targets}) != present:
-        raise UserError(
-            f"{src / CONFIG}: target_modules: names {', '.join(sorted(named))}, but the weights are for "
-            f"{', '.join(sorted(present))}"
-        )
+        names, has = ", ".join(sorted(named)), ", ".join(sorted(present))
+        raise UserError(f"{src / CONFIG}: target_modules: names {names}, but the weights are for {has}")
     if base is not None and base.is_dir():
         base /= "config.json"
     facts = read_architecture(base, ("internlm2", "llama")) if base is not None else None
@@ -72,13 +68,8 @@ def convert_adapter(src: Path, dst: Path, base: Path | None = None) -> bool:
         fields["alpha_pattern"] = {re.escape(name): alpha for name, alpha in alphas.items() if alpha != config["lora_alpha"]}
         write_json(target / CONFIG, config | fields)
         trained_on = str(config.get("base_model_name_or_path") or "an InternLM2 model")[:200]
-        grouped = f"{heads.heads} heads, {heads.kv_heads} key/value heads, head width {heads.head_dim}"
-        write_text(
-            target / "README.md",
-            f"# LoRA adapter, converted\n\nTrained on `{trained_on}`, which `base_model_name_or_path` still names.\n"
-            "It now fits that model in Llama layout, as `python -m serve convert` writes it, not the original.\n"
-            f"Rows of wqkv were regrouped for {grouped}.\n",
-        )
+        fits = f"Trained on `{trained_on}`. It fits that model in Llama layout, as `python -m serve convert` writes it."
+        write_text(target / "README.md", f"# LoRA adapter, converted\n\n{fits}\n")
 
     made_from = {
         "conversion": "internlm2-adapter",
@@ -123,10 +114,8 @@ def _heads(path: Path, modules: dict[str, dict[str, Stored]], facts: Architectur
         fits = sizes.get(_kind(module), (inner, hidden))
         size = (pair["B"].shape[0], pair["A"].shape[1])
         if size != fits or int(module.split(".")[2]) >= facts.num_hidden_layers:
-            raise UserError(
-                f"{path}: adapter and base do not fit: {module} is {size[0]} × {size[1]}, the base has {fits[0]} × {fits[1]} "
-                f"in {facts.num_hidden_layers} layers"
-            )
+            has = f"{fits[0]} × {fits[1]} in {facts.num_hidden_layers} layers"
+            raise UserError(f"{path}: adapter and base do not fit: {module} is {size[0]} × {size[1]}, the base has {has}")
     return heads
 
 
@@ -139,7 +128,5 @@ def _assumed_heads(path: Path, modules: dict[str, dict[str, Stored]]) -> Heads:
     kv_heads = (rows - hidden) // 2 // HEAD_DIM
     heads = Heads(hidden // HEAD_DIM, kv_heads, HEAD_DIM)
     if others or kv_heads < 1 or heads.rows != rows or hidden % HEAD_DIM or heads.heads % kv_heads:
-        raise UserError(
-            f"{path}: wqkv of {rows} × {hidden} cannot be divided into heads of {HEAD_DIM}: name its base with --base"
-        )
+        raise UserError(f"{path}: wqkv of {rows} × {hidden} has no heads of {HEAD_DIM}: name its base with --base")
     return heads

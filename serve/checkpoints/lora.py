@@ -37,11 +37,8 @@ def lora_rank_limit(rank: int) -> int:
 
 
 def adapter_rank(folder: Path, what: str = "adapter") -> int:
-    """The largest LoRA rank in an adapter folder.
-
-    Raises `UserError` for a folder without adapter_config.json or a complete adapter_model.safetensors, a config that is not a
-    LoRA adapter's, a rank that vLLM cannot serve, and weights that are not finite.
-    """
+    """The largest LoRA rank in an adapter folder. Raises `UserError` for a folder that is not a complete LoRA adapter's, a rank
+    that vLLM cannot serve, and weights that are not finite."""
     config_file, weights = folder / CONFIG, folder / WEIGHTS
     if not weights.is_file() and (pickle := folder / "adapter_model.bin").is_file():
         raise UserError(f"{what} refused: {pickle} is a pickle, which can run code; save it as {WEIGHTS} if you trust it")
@@ -75,15 +72,10 @@ def more_than_plain(config: Mapping[str, Any]) -> str | None:
         return f"bias: {config['bias']!r}: trained biases cannot be served by vLLM; train with bias none"
     init = config.get("init_lora_weights", True)
     if isinstance(init, str) and init.lower() not in PLAIN_INITS:
-        return (
-            f"init_lora_weights: {init!r} also changes the base's weights: train with true or one of "
-            f"{', '.join(sorted(PLAIN_INITS))}; PEFT can convert a trained one (path_initial_model_for_weight_conversion)"
-        )
+        plain = ", ".join(sorted(PLAIN_INITS))
+        return f"init_lora_weights: {init!r} also changes the base's weights: train with true or one of {plain}"
     if field := next((field for field in sorted(set(config) - PLAIN_FIELDS) if config[field]), None):
-        return (
-            f"{field}: {str(config[field])[:60]} is more than a plain LoRA on weight matrices: it can neither be merged or "
-            "converted exactly nor served by vLLM; train the adapter without it"
-        )
+        return f"{field}: {str(config[field])[:60]} is more than a plain LoRA on weight matrices: train the adapter without it"
     return None
 
 
@@ -99,10 +91,8 @@ def module_pairs(path: Path) -> dict[str, dict[str, Stored]]:
         else:
             modules.setdefault(match[1], {})[match[2]] = stored
     if foreign:
-        raise UserError(
-            f"{path}: only the matrices lora_A and lora_B of linear layers can be merged, not embeddings, biases, magnitudes "
-            f"or whole modules: {', '.join(sorted(foreign)[:3])} ({len(foreign)} in all); train the adapter without them"
-        )
+        names = f"{', '.join(sorted(foreign)[:3])} ({len(foreign)} in all)"
+        raise UserError(f"{path}: more than lora_A and lora_B of linear layers: {names}: train the adapter without them")
     if not modules:
         raise UserError(f"{path}: no tensors")
     for module, pair in modules.items():

@@ -54,11 +54,8 @@ def merge_adapter(checkpoint: Path, adapter: Path, dst: Path) -> bool:
     """Write `checkpoint` with the LoRA `adapter` (PEFT) merged in to the folder `dst`; False if that was done before.
 
     Every adapted weight becomes W + scale·B·A, computed in fp64 and rounded once to the base's dtype; scale is alpha/r, or
-    alpha/√r with `use_rslora`. Everything else is copied: other weights, shards and index, config, tokenizer, chat template.
-    Memory holds one shard at a time. The model card is written anew.
-
-    Raises `UserError`, and leaves nothing, if a folder is missing, pickled or half written, if the adapter is not a plain LoRA
-    on weight matrices, if base and adapter do not fit, or if `dst` contains anything else.
+    alpha/√r with `use_rslora`. Everything else is copied, but for a new model card. Memory holds one shard at a time. Raises
+    `UserError`, and leaves nothing, for anything but a complete checkpoint and a plain LoRA that fits it.
     """
     deltas = _deltas(checkpoint, adapter)
     made_from = merged_folder(checkpoint, adapter)[1]
@@ -81,16 +78,13 @@ def _deltas(checkpoint: Path, adapter: Path, prefix: str = "") -> dict[str, Delt
         stored = tensors.get(name)
         if module == "lm_head" and (tied or stored is None):
             raise UserError(
-                f"{adapter / WEIGHTS}: lm_head is adapted, but this base ties it to its embeddings, which merging would change "
-                "too; train the adapter without lm_head"
+                f"{adapter / WEIGHTS}: lm_head is adapted, but this base ties it to its embeddings: train without it"
             )
         if stored is None or stored.shape != size:
             has = f"has {' × '.join(map(str, stored.shape))} in {stored.file.name}" if stored else "has no such tensor"
             trained_on = str(config.get("base_model_name_or_path") or "a base that its config does not name")[:200]
-            raise UserError(
-                f"base and adapter do not fit: {name}: the adapter {adapter} is for {size[0]} × {size[1]}, the base "
-                f"{checkpoint} {has}; the adapter was trained on {trained_on}"
-            )
+            wants = f"the adapter {adapter} (trained on {trained_on}) is for {size[0]} × {size[1]}"
+            raise UserError(f"base and adapter do not fit: {name}: {wants}, the base {checkpoint} {has}")
         rank, alpha = scales[module]
         deltas[name] = Delta(pair["A"], pair["B"], alpha / (rank**0.5 if config.get("use_rslora") else rank))
     return deltas

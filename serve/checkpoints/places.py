@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import shutil
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from core.errors import UserError, near, say
+from core.errors import UserError, near
 from core.specs import BUNDLED_PREFIX, EMBEDDED_PREFIX, ModelSpec, place_of
 from serve.checkpoints.embedded import embedded_folder, materialise
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_WORTH_SAYING = 10**7  # bytes
 # A base's files other than weights: configs, tokenizer, chat template, its own code, its licence.
 BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt", "*.py", "LICEN[CS]E*", "NOTICE*")
 
@@ -35,11 +31,8 @@ def resolve_checkpoint(place: str, what: str) -> str:
 
 
 def local_path(place: str, what: str) -> Path | None:
-    """The existing path of a spec's checkpoint or adapter, or None for a hub id (`org/name`).
-
-    A text that starts with `/`, `./`, `../`, `~` or `runs/` (the usual folder of our own models), or whose first part is a
-    folder here, can only be a path: if it does not exist, this raises `UserError`, and no download is tried.
-    """
+    """The existing path of a spec's checkpoint or adapter, or None for a hub id (`org/name`). Raises `UserError` for what can
+    only be a path and does not exist: it starts with `/`, `./`, `../`, `~` or `runs/`, or with the name of a folder here."""
     path = place_of(place)
     if path.exists():
         return path.absolute()
@@ -76,23 +69,11 @@ def base_folder(place: str, revision: str | None, what: str) -> Path:
 
 def download(repository: str, revision: str | None, patterns: Iterable[str], what: str) -> Path:
     """A hub repository's files that match some patterns, in the hub's own cache, with the hub's own progress bars. Raises
-    `UserError` if the download fails, or before it begins if the disk has no room."""
-    from huggingface_hub import constants, snapshot_download
+    `UserError` if the download fails."""
+    from huggingface_hub import snapshot_download
 
-    files: dict[str, Any] = {"repo_id": repository, "revision": revision, "allow_patterns": [*patterns]}
-    with suppress(OSError, ValueError):  # offline: use the cache
-        missing = sum(file.file_size for file in snapshot_download(**files, dry_run=True) if file.will_download)
-        cache = Path(constants.HF_HUB_CACHE)
-        free = shutil.disk_usage(next(folder for folder in (cache, *cache.parents) if folder.exists())).free
-        if missing > free:
-            raise UserError(
-                f"{what}: {repository} needs {missing / 1e9:.1f} GB more on disk and {cache} has {free / 1e9:.1f} GB free: "
-                "free some, or set HF_HOME to a folder on a larger disk"
-            )
-        if missing > _WORTH_SAYING:
-            say(f"# {what}: downloading {repository}, {missing / 1e9:.1f} GB, to {cache}", err=True)
     try:
-        return Path(snapshot_download(**files))
+        return Path(snapshot_download(repository, revision=revision, allow_patterns=[*patterns]))
     except (OSError, ValueError) as error:  # the base classes of its errors, offline mode included
         reason = str(error).strip().split("\n")[0]
         raise UserError(f"{what}: cannot download {repository}: {reason}") from None

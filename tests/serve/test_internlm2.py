@@ -255,6 +255,6 @@ def test_a_tokenizer_json_is_taken_over(source: Source, tmp_path: Path) -> None:
 def test_any_difference_between_tokenizers_refuses(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = internlm2_tokenizer._merges
     monkeypatch.setattr(internlm2_tokenizer, "_merges", lambda *given: real(*given)[::-1])
-    with pytest.raises(UserError, match="the converted tokenizer differs from the source's on .*nothing is written"):
+    with pytest.raises(UserError, match="the converted tokenizer differs on .*expected"):
         convert_checkpoint(source(), tmp_path / "llama")
     assert not (tmp_path / "llama").exists()

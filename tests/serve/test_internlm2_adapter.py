@@ -148,7 +148,7 @@ def test_without_its_base_an_adapter_of_the_published_shape_is_grouped_by_heads_
     assert torch.equal(stored[named.format("k", "B")][2 * 128 : 3 * 128], group[512:640])
     assert torch.equal(stored[named.format("v", "B")][2 * 128 : 3 * 128], group[640:])
     note = (tmp_path / "converted" / "README.md").read_text()
-    assert "`org/internlm2-tiny`" in note and "32 heads, 8 key/value heads, head width 128" in note
+    assert "`org/internlm2-tiny`" in note
     assert convert_adapter(tmp_path / "adapter", tmp_path / "converted") is False
 
 
