@@ -1,15 +1,13 @@
 """The judge's prompts: the messages that scoring sends, and that rankers are trained on.
 
 Methods: `joint` (native: one request for all dimensions, one digit each), `per_dimension` (native: one digit), `paper` (one
-dimension, rubric first, as in ESC-Eval's figures 12-19). Rankers are trained on these three. Two more have one request for all
-dimensions: `bands` (the probability of every score, as in FEEL) and `json` (a JSON object, as in EmoHarbor). `tree` asks the
-questions of a tree one by one, `tree_once` all of them in one request. `criteria` asks about each of a case's own criteria
-(`evalsuite.judge.criteria`). `lines` and `pairs` send a published prompt without a system message: about all dimensions, and
-about one dimension of two dialogues.
+dimension, rubric first, as in ESC-Eval's figures 12-19); rankers are trained on these three. `bands` (the probability of every
+score, as in FEEL) and `json` (an object, as in EmoHarbor) have one request for all dimensions. `tree` asks the questions of a
+tree one by one, `tree_once` in one request, `criteria` about each of a case's own criteria. `lines` and `pairs` send a
+published prompt without a system message: about all dimensions, and about one dimension of two dialogues.
 
-Native prompts begin with what never changes: the rules of all dimensions (system message), then the dialogue, then the request.
-A server with a prefix cache thus reads the rules once per run and a dialogue once for all dimensions. Packs decide how much of
-that they show: those for trained rankers leave the rules out, EmoHarbor's keeps the paper's order.
+Native prompts begin with what never changes: the rules (system message), then the dialogue, then the request, so that a server
+with a prefix cache reads the rules once per run and a dialogue once for all dimensions.
 """
 
 from __future__ import annotations
@@ -72,12 +70,8 @@ def transcript(dialogue: Dialogue) -> str:
 
 
 def transcript_of_turns(turns: Sequence[Turn], language: Language, states: bool = False, thought: str | None = None) -> str:
-    """Turns as text, one numbered block per turn. Lines inside a turn are indented, so that no text can pose as another turn;
-    carriage returns, U+2028 and the like count as line breaks.
-
-    With `states`, the seeker's thought (`state.text`) precedes its turn in a block of the same number; `thought` is its present
-    thought, before the next turn.
-    """
+    """Turns as text, one numbered block per turn. Lines inside a turn are indented, so that no text can pose as another turn.
+    With `states`, the seeker's thought (`state.text`) precedes its turn; `thought` is its thought before the next turn."""
     names, blocks = words(language), []
     inwardly = names.seeker + names.inwardly
     for number, turn in enumerate(turns, start=1):
@@ -94,9 +88,8 @@ def _indented(text: str) -> str:
 
 
 def paper_transcript(dialogue: Dialogue) -> str:
-    """The dialogue as the published scorer builds it (ESC-Eval's repository, scoring script), with its oddities: "AI assistant"
-    is replaced inside turns too, the seeker's marker loses its colon while the supporter's keeps it, and both have Chinese
-    names in English dialogues too."""
+    """The dialogue as the published scorer builds it (ESC-Eval's repository), with its oddities: "AI assistant" is replaced
+    inside turns too, only the seeker's marker loses its colon, and both have Chinese names in English dialogues too."""
     lines = [f"{'ESC-Role' if turn.role == 'seeker' else 'AI assistant'}：{turn.text}" for turn in dialogue.turns]
     return "\n\n".join(lines).replace("AI assistant", "**AI助手**").replace("ESC-Role：", "**用户**")
 
@@ -169,8 +162,7 @@ def _labelled(rubric: Rubric, dimensions: Sequence[str], language: Language, met
 
 
 def _rules(rubric: Rubric, key: str, language: Language) -> dict[str, object]:
-    """A dimension's values for templates: `levels` has every score, from which judges learn a scale; a dash if it has no
-    text."""
+    """A dimension's values for templates."""
     dimension, scale, nothing = rubric.dimensions[key], rubric.scale_of(key), word(NOT_APPLICABLE, language)
     levels = {scale.name(score, language): text for score, text in rubric.texts(key, language).items()}
     question = (rubric.questions or {}).get(key)

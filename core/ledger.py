@@ -1,8 +1,5 @@
-"""The ledger of a data command: how many items each step took, kept and dropped, and its outputs with their manifest.
-
-Every step balances: taken = kept + dropped, with a reason for each drop. No clock time is recorded, so two runs on the same
-input with the same seed leave the same bytes.
-"""
+"""The ledger of a data command: how many items each step took, kept and dropped (with a reason), and its outputs with their
+manifest. No clock time is recorded, so two runs on the same input with the same seed leave the same bytes."""
 
 from __future__ import annotations
 
@@ -83,11 +80,8 @@ class BuildStep:
 
 
 class Build:
-    """One data_prep command: its inputs, steps and outputs.
-
-    Outputs are written to `folder`, a hidden one inside `out`. `finish` prints the steps, adds `manifest.json` and moves
-    everything to `out`: a command that fails before that leaves `out` unchanged.
-    """
+    """One data_prep command: its inputs, steps and outputs, which are written to `folder`, a hidden one inside `out`, until
+    `finish` adds `manifest.json` and moves everything: a command that fails before that leaves `out` unchanged."""
 
     def __init__(self, out: Path, command: str, seed: int | None = None, settings: dict[str, Any] | None = None) -> None:
         self.out, self._command, self._seed, self._settings = out, command, seed, settings or {}

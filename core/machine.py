@@ -207,11 +207,7 @@ def has_gpu() -> bool:
 
 def bf16_instructions() -> bool:
     """Whether the CPU has instructions for bf16 products (x86: avx512_bf16 or amx_bf16; ARM: bf16), within the limit in
-    ONEDNN_MAX_CPU_ISA.
-
-    Without them bf16 is emulated, several times slower than fp32. torch's `_is_mkldnn_bf16_supported` is true on any CPU with
-    AVX-512, although a bf16 product took five times as long as an fp32 one there.
-    """
+    ONEDNN_MAX_CPU_ISA. Otherwise bf16 is emulated, several times slower than fp32, whatever torch says about it."""
     if os.environ.get("ONEDNN_MAX_CPU_ISA", "").strip().upper() in _WITHOUT_BF16:
         return False
     return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(_processor_flags())

@@ -1,9 +1,5 @@
-"""Control markers of chat templates in ordinary text are broken up here, so that no text can end a message or open a turn. This
-holds for training data and for requests to servers.
-
-A tokenizer's special and added tokens count as markers, whatever they look like. Where no tokenizer is available, and in
-addition to one, a general pattern applies.
-"""
+"""Control markers of chat templates in ordinary text are broken up here, so that no text can end a message or open a turn, in
+training data and in requests to servers: a tokenizer's special and added tokens, and what looks like one of any family."""
 
 from __future__ import annotations
 
@@ -60,11 +56,8 @@ class Markers:
     """What counts as a marker: the general pattern, and a tokenizer's control tokens."""
 
     def __init__(self, tokens: Iterable[tuple[str, bool]] = ()) -> None:
-        """`tokens`: a tokenizer's special and added tokens, each with its special flag.
-
-        Tokens without the flag count if they are in brackets and not HTML tags, which Gemma's tokenizers have. White space and
-        single characters never count: some models pad with "!".
-        """
+        """`tokens`: a tokenizer's special and added tokens, each with its special flag. Those without it count if they are in
+        brackets and not HTML tags, as Gemma has. White space and single characters never do: some models pad with "!"."""
         own = sorted({text for text, special in tokens if len(text) > 1 and text.strip() and (special or _is_marker(text))})
         self.own = sorted(own, key=len, reverse=True)  # longest first, as some begin alike
         self._opens = sorted({*_OPENS, *(text[0] for text in self.own)})

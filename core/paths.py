@@ -4,8 +4,7 @@
     out: Annotated[Path, typer.Option(help="…"), OUT_FOLDER]
 
 If an option wants a file and gets a run folder, the program (`core.verbs`) takes the right file in it. It refuses a missing
-input, an output that cannot be written, and an output that would replace an input or be read as one next time, all before any
-model is asked and anything is written.
+input, an output that cannot be written, and an output that would replace an input or be read as one next time.
 """
 
 from __future__ import annotations
@@ -36,14 +35,10 @@ SUFFIXES = (".yaml", ".yml", ".json", ".jsonl", ".csv", ".tsv", ".xlsx")
 class Reads:
     """The option names an input of the verb.
 
-    kind: a file, a folder, either of them (place), the name or path of something bundled (name), or of a model, possibly with
-        an address (model).
-    files: patterns of the files that are read in a folder; by default, everything below it.
-    labelled: written NAME=PATH.
-    beside: may lie in the folder that the verb writes to, since the verb leaves it alone.
-    made: the command that makes it, for people who lack it.
-
-    Everything but labelled places and names must exist; the verb looks those up, and lists the alternatives.
+    `kind`: a file, a folder, either of them (place), the name or path of something bundled (name), or of a model, possibly with
+    an address (model). `files` are patterns of the files that are read in a folder; by default, everything below it. It is
+    written NAME=PATH if `labelled`, may lie `beside` what the verb writes, and is `made` by this command. Everything but
+    labelled places and names must exist.
     """
 
     kind: Literal["file", "folder", "place", "name", "model"] = "file"
@@ -218,8 +213,8 @@ def check(options: Sequence[PathOption]) -> None:
 
 
 def check_config(config: BaseModel) -> None:
-    """Raise `UserError` if the running verb would replace an input named in its config. Inputs are the config's fields with a
-    `Reads`. If the config has a field for an output of the verb, that is the output."""
+    """Raise `UserError` if the running verb would replace an input named in its config: a field with a `Reads`. A field of the
+    config for an output of the verb is the output."""
     options = [
         replace(option, values=_texts(getattr(config, option.parameter)))
         if isinstance(option.role, Writes) and hasattr(config, option.parameter)

@@ -71,10 +71,9 @@ def changed_cell(cell: str, before: str = "") -> str:
 def table_lines(path: Path, sheet: str | None = None) -> list[tuple[str, list[str]]]:
     """Header and rows as texts, each with its place: `file:line` in CSV (where it begins), `file: row n` in XLSX.
 
-    `.xlsx`: the sheet of that name, by default the first that is not hidden. Otherwise CSV in an encoding of
-    `core.files.decoded`, with any line ends, separated by commas, semicolons or tabs. The header is trimmed; unnamed columns at
-    its end, pandas' index column and empty rows are left out. Raises `UserError` for a file that cannot be read, and for rows
-    that do not fit their header.
+    `.xlsx`: the sheet of that name, by default the first that is not hidden. Otherwise CSV, separated by commas, semicolons or
+    tabs. Unnamed columns at the end, pandas' index column and empty rows are left out. Raises `UserError` for a file that
+    cannot be read, and for rows that do not fit their header.
     """
     if (suffix := path.suffix.lower()) in TABLES[4:]:
         raise UserError(f"{path}: {suffix} cannot be read: save it as XLSX, or as CSV in UTF-8")

@@ -72,11 +72,8 @@ class CorpusRow:
 
 @dataclass
 class CorpusReader:
-    """Reads a corpus's files and counts their rows. With `strict`, the first malformed row raises `UserError`; without `tidy`,
-    texts are left unchanged (see `tidied`).
-
-    Every row from `row` or an iterator of this class must end as exactly one item or one drop; `read_source` checks this.
-    """
+    """Reads a corpus's files and counts their rows, each of which ends as one item or one drop. With `strict`, the first
+    malformed row raises `UserError`; without `tidy`, texts are left unchanged (see `tidied`)."""
 
     step: BuildStep
     strict: bool = False
@@ -277,11 +274,8 @@ def by_row(
 
 def read_table(path: Path, model: type[M], what: str, each: Callable[[str, M], None] = lambda *_: None) -> list[M]:
     """The rows of a `.jsonl`, `.csv`, `.tsv` or `.xlsx` file that people made (see `core.people_tables`), as records; `what`
-    names its content. `each` is called with the place and the record of every row, and may raise `UserError`.
-
-    An empty cell in a table means that an optional field is missing. Raises `UserError` with file, line and field (or column)
-    of all invalid rows, and for a file of another kind or without rows.
-    """
+    names its content, and `each`, called with every row's place and record, may raise `UserError`. An empty cell means that an
+    optional field is missing. Raises `UserError` with place and field of all invalid rows, and for a file without rows."""
     suffix = path.suffix.lower()
     if suffix not in (".jsonl", ".csv", ".tsv", ".xlsx"):
         raise UserError(f"{path}: {what} are read from .jsonl or .csv (or .xlsx)")

@@ -227,10 +227,8 @@ class Rubric(Settings):
             return shared
         (a, first), *others = self.scales.items()
         b, second = next((key, scale) for key, scale in others if scale != first)
-        raise UserError(
-            f"rubric {self.name}: {purpose} needs all dimensions on one scale, but {a} runs from {first.min} to {first.max} "
-            f"and {b} from {second.min} to {second.max}: make a rubric of the dimensions that share one"
-        )
+        ends = f"{a} runs from {first.min} to {first.max} and {b} from {second.min} to {second.max}"
+        raise UserError(f"rubric {self.name}: {purpose} needs all dimensions on one scale, but {ends}")
 
     def steps(self, dimension: str, halves: bool | None = None) -> list[float]:
         """The scores that people may give, ascending: the scale's and, with `halves` (default: the rubric's), half points."""

@@ -88,10 +88,8 @@ class ServeOptions(Settings):
             if len(option) > 3 and "--host".startswith(option):  # vLLM's parser accepts abbreviated options
                 address = value if sign else "".join(self.extra_args[place + 1 : place + 2])
                 if not self.public and not is_loopback(address):
-                    raise ValueError(
-                        f"extra_args: {option} {address}: anybody who can reach this machine could use the server, which needs "
-                        "no key; if that is intended, set serve.public: true"
-                    )
+                    why = "anybody who can reach this machine could use the server; if that is intended, set serve.public: true"
+                    raise ValueError(f"extra_args: {option} {address}: {why}")
         return self
 
     @model_validator(mode="after")
@@ -297,11 +295,8 @@ def model_names() -> list[str]:
 
 
 def load_spec(name: str) -> ModelSpec:
-    """A spec by name (configs/models), by the path of a YAML file, or as NAME@URL for a served model (`core.addresses`).
-
-    A spec's name or file before the @ means that spec at the URL; any other name is the server's, with a default spec. A key is
-    only sent to the URL that it was given for.
-    """
+    """A spec by name (configs/models), by the path of a YAML file, or as NAME@URL for a served model (`core.addresses`): that
+    spec at the URL, or else a default spec for the server's name. A key is only sent to the URL that it was given for."""
     address = address_of(name)
     if address is None:
         return _read_spec(name)

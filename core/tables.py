@@ -34,11 +34,8 @@ _UNGUARDED, _GUARDED = re.compile(_PLACE.format("", "")), re.compile(_PLACE.form
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its interval, as one cell (in CSV, as four columns).
-
-    `low` and `high` are None if no interval is defined. An interval without width becomes None too: it would claim certainty.
-    `n` is the number of observations; `mean` is None without any.
-    """
+    """A mean of n observations with its interval, as one cell (in CSV, as four columns). `low` and `high` are None if no
+    interval is defined or it has no width, which would claim certainty; `mean` is None without observations."""
 
     mean: float | None
     low: float | None

@@ -1,8 +1,5 @@
-"""Trees of questions: an answer leads to another question or to the end, and adds its points to the outcome.
-
-A tree may have several outcomes instead, as dimensions of their own. An answer may then give a level of its question's outcome:
-the worst level on the way counts, or the best of all if no answer gives one.
-"""
+"""Trees of questions: an answer leads to another question or to the end, and adds its points to the outcome. With several
+outcomes, an answer may give a level of its question's: the worst on the way counts, or the best of all if none is given."""
 
 from __future__ import annotations
 

@@ -106,12 +106,9 @@ def sound(token: str, alternatives: Mapping[str, float]) -> bool:
 
 
 def choice_probabilities(token: str, alternatives: Mapping[str, float], choices: Iterable[str]) -> dict[str, float] | None:
-    """The probabilities of choices of one token each, one of which is the reply's `token`; they sum to 1.
-
-    Servers report log-probabilities before the constraint's mask, so they are renormalised over the choices. Choices that are
-    not among the reported alternatives have probability 0. None if no alternative is reported, or if the figures cannot be
-    log-probabilities of that token (`sound`).
-    """
+    """The probabilities of choices of one token each, one of which is the reply's `token`; they sum to 1, since servers report
+    log-probabilities before the constraint's mask. Choices that are not reported have probability 0. None if no alternative is
+    reported, or if the figures cannot be log-probabilities of that token (`sound`)."""
     if len(alternatives) < 2 or not sound(token, alternatives):
         return None
     mass = dict.fromkeys(choices, 0.0)

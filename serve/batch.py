@@ -35,10 +35,8 @@ ServerVersions = dict[str, str | None]  # by model; None if a server reports non
 
 
 class CallProgress(Progress):
-    """Progress of long work with models: a bar with rate and time left or, without a terminal, a line now and then.
-
-    Counts finished items (`unit`: dialogues, cards …), and the tokens generated for `client`.
-    """
+    """Progress of long work with models: a bar with rate and time left or, without a terminal, a line now and then. It counts
+    finished items (`unit`: dialogues, cards …), and the tokens generated for `client`."""
 
     def __init__(self, total: int, client: ChatClient, console: Console, what: str, unit: str) -> None:
         super().__init__(
@@ -148,11 +146,8 @@ class Desk(Generic[J, R, E]):
 
 @dataclass(frozen=True, repr=False)  # asyncio.run calls repr, which would take seconds and as much memory as all records
 class Answers(Generic[R]):
-    """Results in the order of the jobs, and the client that got them, with its tallies and failures.
-
-    `rate` is the speed of the work, or None if all answers were in the store. `in_flight`: base URL → its final limit on
-    concurrent calls.
-    """
+    """Results in the order of the jobs, the client that got them, with its tallies and failures, the speed of the work (None if
+    all answers were in the store), and base URL → its final limit on concurrent calls."""
 
     results: list[R]
     client: ChatClient
@@ -164,10 +159,8 @@ def answered(desk: Desk[J, R, E]) -> E:
     """Do the work on every job: from the store if it has all answers, else with servers. Raises `UserError` if a model is not
     served.
 
-    A job has no result (`NotUp`) if it needs a model that is not up, or a call beyond the budget.
-
-    If models are up in several phases, a job stops when it asks a model of a later phase, and begins again in the next phase:
-    its earlier answers are in the store.
+    A job has no result (`NotUp`) if it needs a model that is not up, or a call beyond the budget. If the model is up in a later
+    phase, the job begins again there: its earlier answers are in the store.
     """
     jobs = desk.jobs
     versions: ServerVersions = {}
@@ -258,12 +251,9 @@ def _joined(done: Sequence[tuple[Phase, Answers[R]]]) -> Answers[R]:
 
 
 class Batch:
-    """Questions to one model, many at once. Use as a context manager.
-
-    Finished calls are kept in `store` (SQLite) and not repeated. A server is launched (with logs beside the store) only if an
-    answer is missing and neither `base_url` nor the spec's endpoint names one; it stays up until the block ends. Entering
-    raises `UserError` while another process uses the store.
-    """
+    """Questions to one model, many at once. Use as a context manager. Finished calls are kept in `store` and not repeated. A
+    server is launched only if an answer is missing and neither `base_url` nor the spec's endpoint names one; it stays up until
+    the block ends. Entering raises `UserError` while another process uses the store."""
 
     def __init__(
         self, spec: ModelSpec, store: Path, console: Console, base_url: str | None = None, concurrency: int | None = None

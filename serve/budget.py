@@ -37,10 +37,8 @@ _SHARE: ContextVar[Share | None] = ContextVar("_SHARE", default=None)  # of the 
 class Budget:
     """A run's limits on time, calls and money. When one is reached, nothing more is asked, and the results so far are written.
 
-    Seconds count from its creation, so per command; calls and cost are those of the whole run folder, earlier commands
-    included. A call is one answer. Calls in flight when a limit is reached are finished, so the cost may exceed it by theirs.
-
-    Tasks that are useless unfinished run in `room`, which starts no more of them than the budget can finish.
+    Seconds count from its creation, so per command; calls (answers) and cost are those of the whole run folder. Calls in flight
+    when a limit is reached are finished. Tasks that are useless unfinished run in `room`.
     """
 
     max_time: float | None = None

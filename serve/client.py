@@ -1,9 +1,6 @@
-"""The chat client: asks OpenAI-compatible servers, with many concurrent calls, and never repeats a finished one.
-
-Every finished call goes to the run's store under a key made from the request (messages, sampling, constraint), the model's
-fingerprint (not its port) and the sample. A call whose key is in the store is answered from there. `serve.asking` finds out
-which fields a server accepts; `serve.transport` sends requests and retries.
-"""
+"""The chat client: asks OpenAI-compatible servers, with many concurrent calls, and never repeats a finished one: it is in the
+run's store under a key made from the request, the model's fingerprint (not its port) and the sample. `serve.asking` finds out
+which fields a server accepts; `serve.transport` sends requests and retries."""
 
 from __future__ import annotations
 

@@ -59,12 +59,10 @@ def check_installed(models: Iterable[str], router: bool) -> None:
 class ServerPlan:
     """A server: the models it serves, their names, and its command.
 
-    `argv` has `PORT` in place of the port, `env` the additions to the environment, `adapters` maps served names to LoRA
-    folders. `port` is None for any free port. `notes` has the assumptions of a printed plan. `shares_gpu`: start it alone,
-    because vLLM measures free memory while it starts. A router has `workers`, the names of the plans behind it, each of which
-    is a `replica` without names of its own. `hub`: it downloads from the hub and needs its token. `place` is where it runs and
-    `demand` the memory it needs, if sizes are known; `context` is the limit on a request's tokens. The first plan of a phase
-    has the phase's `pace`.
+    `argv` has `PORT` in place of the port (None: any free one), `env` the additions to the environment, `adapters` maps served
+    names to LoRA folders. `shares_gpu`: start it alone, because vLLM measures free memory while it starts. A router has
+    `workers`, the names of the plans behind it, each of which is a `replica`. `hub`: it downloads from the hub and needs its
+    token. `place` and `demand` are known if sizes are. The first plan of a phase has the phase's `pace`.
     """
 
     name: str
@@ -112,11 +110,8 @@ class ServerPlan:
 
 
 def router(equal: list[ServerPlan]) -> ServerPlan:
-    """The router in front of equal servers, which become its replicas, with the names that each of them serves.
-
-    A call has its dialogue as X-Session-Id. If a replica goes down, no call is lost: after three failures the router avoids it
-    for five seconds at a time, and asks the next one meanwhile.
-    """
+    """The router in front of equal servers, which become its replicas. A call has its dialogue as X-Session-Id. If a replica
+    goes down, the router avoids it after three failures, for five seconds at a time, and asks the next one meanwhile."""
     first = equal[0]
     options = first.specs[0].serve
     argv = [sys.executable, "-m", ROUTER, "--host", "127.0.0.1", "--port", PORT, "--policy", options.router]
@@ -144,11 +139,8 @@ def argv(
     share: float | None,
     leaves_sampling: bool = False,
 ) -> list[str]:
-    """The command line; see `python -m vllm.entrypoints.launchers.api_server.entry --help` for each flag.
-
-    `split` is the number of GPUs of one copy, `share` the server's share of their memory (None: vLLM's default).
-    `leaves_sampling`: the checkpoint's generation_config applies to whatever a request leaves out.
-    """
+    """The command line. `split` is the number of GPUs of one copy, `share` the server's share of their memory (None: vLLM's
+    default). `leaves_sampling`: the checkpoint's generation_config applies to whatever a request leaves out."""
     options = spec.serve
     words = [sys.executable, "-m", MODULE, "--model", checkpoint]
     if spec.revision and not Path(checkpoint).is_absolute():

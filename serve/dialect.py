@@ -1,9 +1,8 @@
 """Dialects: the fields that a server accepts besides the messages, which its first answers show, and their replacements.
 
 If a refusal names one of our fields, that field is lowered or left out. Otherwise the cause is traced with a small question of
-our own that leaves out more from call to call (`Dialect.retreats`, `serve.asking`). A constraint is tried with a question of
-its own, since some servers ignore unknown fields. The result is kept in the run's store, so that a resumed run asks as before;
-it is not part of a call's key, so that no call is repeated.
+our own that leaves out more from call to call. A constraint is tried with a question of its own, since some servers ignore
+unknown fields. The result is kept in the run's store, and is not part of a call's key.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""What this machine has and lacks for serving, training and evaluating: one finding per line, with its remedy.
-
-Nothing here needs more than the base install. torch and vLLM are imported in another process, since that takes seconds and a
-broken install may crash it.
-"""
+"""What this machine has and lacks for serving, training and evaluating: one finding per line, with its remedy. torch and vLLM
+are imported in another process, since a broken install may crash it."""
 
 from __future__ import annotations
 

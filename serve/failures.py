@@ -1,8 +1,7 @@
 """Failures: the meaning of a server's error, calls that remain without an answer, and when a run ends because of them.
 
 Only an error's codes and message are used, never the rest of the body, in which some servers send the prompt back. Gateways put
-the vendor's error into their own, as a field or as JSON in the text of the message; it is unpacked. A call without an answer is
-never stored: the same command repeats it.
+the vendor's error into their own, as a field or as JSON in the text of the message; it is unpacked.
 """
 
 from __future__ import annotations

@@ -2,10 +2,8 @@
 
 The command runs in its own process group. The guard waits until its stdin ends (a pipe from the launcher, which even a SIGKILL
 of the launcher closes), its parent changes, it gets SIGTERM, SIGINT or SIGHUP, or the command ends. Then it terminates the
-whole group (SIGTERM, SIGKILL after `GRACE` seconds).
-
-Exit code: the command's if it ended by itself (128 + n after signal n), otherwise 0. It imports little, since it stays in
-memory as long as its server.
+whole group (SIGTERM, SIGKILL after `GRACE` seconds). Exit code: the command's if it ended by itself (128 + n after signal n),
+otherwise 0. It imports little, since it stays in memory as long as its server.
 """
 
 from __future__ import annotations

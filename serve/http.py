@@ -1,7 +1,5 @@
-"""HTTP requests to a server: chat requests, and queries about the server itself.
-
-Bodies are limited, redirects are reported and not followed, and no key is ever repeated in a message.
-"""
+"""HTTP requests to a server: chat requests, and queries about the server itself. Bodies are limited, redirects are reported and
+not followed, and no key is ever repeated in a message."""
 
 from __future__ import annotations
 
@@ -99,10 +97,7 @@ async def post_chat(
     hears: Callable[[str], None] | None = None,
 ) -> Reply:
     """The reply to a chat request. `session_id` keeps the requests of a dialogue on the same server behind a router. `hears`
-    gets the presentable part of the reply so far, if the server streams.
-
-    Raises `Rejected` if another try would be useless, one of `PASSING` if it may succeed.
-    """
+    gets the presentable part of the reply so far. Raises `Rejected`, or one of `PASSING` if another try may succeed."""
     spec, where, key = route.spec, route.where, route.key
     headers = {**route.headers, "Content-Type": "application/json"}
     megabytes, timeout, body = spec.endpoint.max_response_mb, session.timeout, payload

@@ -1,9 +1,5 @@
-"""Starting servers for model specs, and stopping them whatever happens.
-
-`with Servers(plan_servers(specs, log_dir)) as servers:` keeps the servers up inside the block. They are stopped at its normal
-end, after an exception, Ctrl-C or SIGTERM, and (by `serve.guard`) even if this process is killed. Neither torch nor vllm is
-imported here.
-"""
+"""Starting servers for model specs, and stopping them whatever happens: `with Servers(plan_servers(specs, log_dir)):` keeps
+them up inside the block. `serve.guard` stops them even if this process is killed. Neither torch nor vllm is imported."""
 
 from __future__ import annotations
 
@@ -57,10 +53,10 @@ class _Running:
 class Servers:
     """The servers of some plans, up while the `with` block runs.
 
-    `endpoints` maps every spec name and served name to its base URL (`http://127.0.0.1:PORT/v1`), `seconds` every plan's name
-    to its start-up time, `caches` to its cache's size (`cache_of`). `timeout` is in seconds, per server. Entering raises
-    `UserError`, and leaves nothing running, if vLLM is missing, a port is taken, or a server dies or does not answer in time.
-    If all of a server's models are in `spare`, the others continue without it, and `failed` has the reason for each.
+    `endpoints` maps every spec name and served name to its base URL, `seconds` every plan's name to its start-up time, `caches`
+    to its cache's size. Entering raises `UserError`, and leaves nothing running, if vLLM is missing, a port is taken, or a
+    server dies or does not answer within `timeout` seconds. If all of a server's models are in `spare`, the others continue
+    without it, and `failed` has the reason for each.
     """
 
     def __init__(self, plans: Sequence[ServerPlan], timeout: float = START_TIMEOUT, spare: Collection[str] = ()) -> None:
@@ -281,12 +277,9 @@ _FOLDERS = frozenset({"PWD", "OLDPWD"})
 
 
 def without_secrets(variables: Mapping[str, str], named: Iterable[str] = (), hub: bool = False) -> dict[str, str]:
-    """The environment of a server: the variables without secrets, judged by their name, the form of their value, and `named`
-    (variables with keys of endpoints). With `hub`, the hub's token and a proxy's password stay.
-
-    A server runs code from a checkpoint's publisher and from many packages, and needs none of the keys in a shell. A server
-    that needs a secret (weights in a bucket) has to be started by hand and named in the config's endpoints.
-    """
+    """The environment of a server, which runs code of many publishers: the variables without secrets, judged by their name, the
+    form of their value, and `named` (variables with keys of endpoints). With `hub`, the hub's token and a proxy's password
+    stay. A server that needs another secret has to be started by hand."""
     keys = set(named)
 
     def secret(name: str, value: str) -> bool:

@@ -32,8 +32,8 @@ _WAITING = re.compile(rb"^vllm:num_requests_waiting(?:\{[^}\n]*\})? ([0-9.eE+-]+
 
 
 def connections() -> int:
-    """The number of connections that this process may have, at least one: its limit of open files, raised as far as possible
-    (`ulimit -Hn`, at most `FILES`), minus the open files and `RESERVE`."""
+    """The number of connections that this process may have: its limit of open files, raised as far as possible (at most
+    `FILES`), minus the open files and `RESERVE`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
     if soft != resource.RLIM_INFINITY and soft < target:
@@ -56,9 +56,7 @@ class Limit:
     It adapts like TCP (additive increase, multiplicative decrease): doubled after every round of answers until there are signs
     of overload, then increased by one per round. The signs are a queue, if the server reports it (vLLM's /metrics), otherwise
     answers that take several times as long as before, and always a 429, a 503, a timeout or a lack of connections on our side.
-
-    `acquire` waits for a slot. A lower `order` comes first, so that a dialogue's next turn finds its prefix in the server's
-    cache before new dialogues begin. `limit` is the present number of slots, at most `most`.
+    `limit` is the present number of slots.
     """
 
     def __init__(self, fixed: int | None = None, most: int = MOST) -> None:
@@ -76,7 +74,8 @@ class Limit:
         self._least: dict[str, float] = {}  # the shortest mean of a round, by purpose
 
     async def acquire(self, order: int = 0) -> None:
-        """Wait for a slot, to be given back with `release`."""
+        """Wait for a slot, to be given back with `release`. A lower `order` comes first: a dialogue's next turn should find its
+        prefix in the server's cache before new dialogues begin."""
         if self._busy < self.limit and not self._queue:
             self._busy += 1
             return
@@ -162,10 +161,8 @@ _BYTES_A_TOKEN = 3  # an estimate before the server's count: Chinese has about t
 
 @dataclass
 class Rate:
-    """Requests and tokens per minute at a base URL: the lowest limits of all specs. Calls are evenly spaced.
-
-    It outlives clients and their event loops, since a provider counts the calls of all phases, roles and specs of a command.
-    """
+    """Requests and tokens per minute at a base URL: the lowest limits of all specs. Calls are evenly spaced, over all phases,
+    roles and specs of a command, as a provider counts them."""
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -209,11 +206,8 @@ _SAY_EVERY_S = 60.0
 
 @dataclass
 class Patience:
-    """The time for which a server has been away (it refuses connections, or answers only 429, 503, 529), and its limit.
-
-    While the server answers no call at all, tries do not count among a call's attempts. A server that answers other calls is
-    only busy, and the attempts count. `say` is called once a minute.
-    """
+    """The time for which a server has been away (it refuses connections, or answers only 429, 503, 529), and its limit. While
+    it answers no call at all, tries do not count among a call's attempts. `say` is called once a minute."""
 
     most_s: float
     say: Callable[[str], None]
@@ -237,8 +231,6 @@ class Patience:
             return False
         if now - self._said >= _SAY_EVERY_S:
             self._said = now
-            self.say(
-                f"{where} has not been available for {waited / 60:.0f} min ({problem}); waiting up to "
-                f"{self.most_s / 60:.0f} min (patience)"
-            )
+            minutes = f"for {waited / 60:.0f} min ({problem}); waiting up to {self.most_s / 60:.0f} min (patience)"
+            self.say(f"{where} has not been available {minutes}")
         return True

@@ -1,8 +1,8 @@
 """Reading a server's answer: the reply in a whole or streamed body, split into reasoning and answer.
 
-Servers agree on the text of an answer and on little else, so everything else is read leniently: odd token counts or broken
-probabilities do not invalidate a good text. Reasoning may be in tags of many spellings, in channels (gpt-oss), in parts of the
-content (Mistral), in separate fields, or after a tag opened by the chat template, so that the text has only the closing one.
+Servers agree on the text of an answer and on little else, so everything else is read leniently. Reasoning may be in tags of
+many spellings, in channels (gpt-oss), in parts of the content (Mistral), in separate fields, or after a tag opened by the chat
+template, so that the text has only the closing one.
 """
 
 from __future__ import annotations
@@ -108,11 +108,8 @@ def parse(raw: bytes) -> Any:
 
 
 def finish_reason(choice: dict[str, Any]) -> str | None:
-    """Why a choice ended, in OpenAI's terms. Null is accepted: some servers never say, DashScope says "null".
-
-    Raises `Unreadable` for reasons that do not mean the end of a reply: `error`, `abort`, `network_error`; also `tool_calls`,
-    since we never offer tools.
-    """
+    """Why a choice ended, in OpenAI's terms. Null is accepted: some servers never say, DashScope says "null". Raises
+    `Unreadable` for reasons that do not mean the end of a reply (`error`, `abort`), and `tool_calls`: we never offer tools."""
     reason = choice.get("finish_reason")
     name = str(reason).lower().partition(":")[0].strip()
     if reason is None or name in ("", "null"):
@@ -145,11 +142,8 @@ def count_of(usage: Any, name: str) -> int:
 
 
 def tokens_of(logprobs: Any) -> Tokens | None:
-    """The generated tokens, each with the log-probabilities of its alternatives and itself.
-
-    None if the server reported none, empty if it reported anything but a list of tokens. A token with a log-probability that is
-    not a finite number has no alternatives.
-    """
+    """The generated tokens, each with the log-probabilities of its alternatives and itself (none if one is not finite). None if
+    the server reported none, empty if it reported anything but a list of tokens."""
     if not logprobs or (isinstance(logprobs, dict) and not logprobs.get("content")):
         return None
     entries = logprobs.get("content") if isinstance(logprobs, dict) else None
@@ -316,11 +310,8 @@ _TAG_BEGUN = re.compile(r"(?:<[|/a-z][^<>\s]{0,40}|\[/?T?H?I?N?K?|◁[^▷]{0,10
 
 
 async def read_stream(response: aiohttp.ClientResponse, most: int, hears: Callable[[str], None]) -> tuple[bytes, bool]:
-    """The body that the answer would have without streaming, and whether it is complete: reading stops after `most` bytes.
-    `hears` gets the text so far, reasoning included.
-
-    If the server sends an error in the middle, that is the body. Raises `Unreadable` if the stream ends before the reply.
-    """
+    """The body that the answer would have without streaming, and whether it is complete: reading stops after `most` bytes. An
+    error in the middle is the body. `hears` gets the text so far. Raises `Unreadable` if the stream ends before the reply."""
     message = dict.fromkeys(("content", "reasoning", "refusal"), "")
     choice: dict[str, Any] = {"message": message}
     body: dict[str, Any] = {"choices": [choice]}

@@ -60,9 +60,8 @@ KEPT = 32 * 1024  # largest size in bytes of a call's messages that the store ke
 
 @dataclass(frozen=True)
 class CallOrigin:
-    """The origin of a reply: role, spec and requested name (`served`), the model that the server names (`reference`: the same,
-    if later answers must have this name), the number of the try, and the messages as sent (`prompt` is their hash; `messages`
-    is None if they are not kept)."""
+    """The origin of a reply: role, spec and requested name, the model that the server names (`reference`: the same, if later
+    answers must have it), the number of the try, and the hash of the messages as sent (`messages`: None if not kept)."""
 
     role: str | None = None
     spec: str | None = None
@@ -83,17 +82,12 @@ class CallOrigin:
 
 
 def model_problem(models: dict[tuple[str, str], str], spec: ModelSpec, served: str, named: str | None) -> str | None:
-    """What is wrong with an answer that names this model; None if it is right or the server names none.
-
-    A run must have the same model from start to end, even if it is resumed: the name in the first answer applies to the spec
-    and the requested name. `models` has these names.
-    """
+    """What is wrong with an answer that names this model; None if it is right or the server names none. A run must have the
+    same model from start to end: `models` has the names in the first answers, by spec and requested name."""
     if named is None or spec.endpoint.any_model or named == (first := models.setdefault((spec.name, served), named)):
         return None
-    return (
-        f"asked for {served!r}, the model {named!r} answered; at the start of this run it was {first!r}. Its answer is not "
-        "used: restore the old model, use another --out, or set endpoint.any_model: true in the spec if they are the same"
-    )
+    remedy = "restore the old model, use another --out, or set endpoint.any_model: true in the spec if they are the same"
+    return f"asked for {served!r}, the model {named!r} answered; at the start of this run it was {first!r}: {remedy}"
 
 
 def system_messages(path: Path) -> dict[str, set[str]]:
@@ -111,9 +105,6 @@ def system_messages(path: Path) -> dict[str, set[str]]:
 
 class CallStore:
     """Key → reply. `put` returns when the reply is committed, so a kill loses at most the calls in flight.
-
-    Each reply has its role and spec, the model that the server named, finish reason, time, number of the try, and the hash of
-    the messages, which are in `prompts` if they are kept. All of these are null in older stores.
 
     Replies that arrive within `_GATHER_S` are committed together (group commit). A commit only appends to the WAL, which the
     system writes to disk later; the checkpoint, which waits for the disk, runs in a thread. WAL with synchronous=NORMAL

@@ -1,8 +1,5 @@
-"""The transport: sends a request to a server that may be away, overloaded or broken, until it is answered or given up.
-
-It decides how many calls a server gets and how fast (`serve.limits`), and when and how long to retry. The content of requests
-and the storing of answers is the client's part (`serve.client`).
-"""
+"""The transport: sends a request to a server that may be away, overloaded or broken, until it is answered or given up. How many
+calls a server gets and how fast is in `serve.limits`."""
 
 from __future__ import annotations
 
@@ -75,13 +72,10 @@ class Transport:
     """Requests to any number of servers over one connection pool. Use as an async context manager.
 
     A call is retried after 408/409/425/429 (honouring Retry-After), 5xx, timeouts, dropped connections, unreadable bodies and
-    aborted completions, with exponential back-off, each wait drawn from its upper half (with the defaults, a restarting server
-    has at least half a minute). No call takes longer than `give_up_s` + `timeout_s` (25 minutes; about one if the server
-    refuses at once). An empty answer is accepted only after two retries.
-
-    An error about too long a prompt or a content policy counts as an answer. Any other status, a redirect, a body of more than
-    `endpoint.max_response_mb` and a completion that is aborted in every try are `Rejected`; `ServerLost` is raised if the tries
-    are used up. Nothing more is asked once `threshold` is reached or `budget` is used up.
+    aborted completions, with exponential back-off, for at most `give_up_s` + `timeout_s`. An empty answer is accepted only
+    after two retries. An error about too long a prompt or a content policy counts as an answer. Any other status, a redirect
+    and too large a body are `Rejected`; `ServerLost` is raised if the tries are used up. Nothing more is asked once `threshold`
+    is reached or `budget` is used up.
     """
 
     concurrency: int | None = None

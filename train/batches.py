@@ -28,8 +28,7 @@ class EpochSampler(Sampler[int]):
     """A permutation of all examples for each epoch, determined by the seed and the epoch's number alone.
 
     With `batch` > 0, the examples of a step have similar lengths, the steps are in random order, and a random remainder comes
-    last. (transformers' length-grouped sampler orders every fifty steps from long to short, and draws from the global random
-    state, which a resumed run has not restored yet at that point, so it would skip the wrong examples.)
+    last. (transformers' sampler orders fifty steps by length, and draws from a state that a resumed run has not restored yet.)
     """
 
     def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
@@ -60,12 +59,8 @@ class EpochSampler(Sampler[int]):
 
 
 class SoundSteps(_Trainer):
-    """A trainer that takes no step beyond `max_steps`, and ends with `UserError` at the first number that is not finite: in a
-    step's loss, in an evaluation, or in the weights of a checkpoint before it is saved.
-
-    transformers checks only after a step whether to end, so a training that resumes from its last checkpoint would take one
-    more; and it logs a NaN as a loss of 0.
-    """
+    """A trainer that takes no step beyond `max_steps` (transformers checks only after a step), and ends with `UserError` at the
+    first number that is not finite: in a step's loss, in an evaluation, or in the weights of a checkpoint."""
 
     def training_step(self, *args: Any, **settings: Any) -> torch.Tensor:
         loss = super().training_step(*args, **settings)
@@ -74,11 +69,10 @@ class SoundSteps(_Trainer):
         return loss
 
     def evaluate(self, *args: Any, **settings: Any) -> dict[str, float]:
-        figures = super().evaluate(*args, **settings)
+        figures: dict[str, float] = super().evaluate(*args, **settings)
         if wrong := [name for name, value in figures.items() if isinstance(value, float) and not math.isfinite(value)]:
             self._diverged(self.state.global_step, f"{wrong[0]} is {figures[wrong[0]]}")
-        result: dict[str, float] = figures
-        return result
+        return figures
 
     def _save_checkpoint(self, *args: Any, **settings: Any) -> None:
         for name, weight in self.model.named_parameters():
@@ -87,10 +81,8 @@ class SoundSteps(_Trainer):
         super()._save_checkpoint(*args, **settings)
 
     def _diverged(self, step: int, what: str) -> NoReturn:
-        raise UserError(
-            f"training diverged at step {step}: {what}. Nothing is exported. Take a lower learning_rate, a max_grad_norm above "
-            "0, or bf16 in place of fp16, and another --output_dir; at step 1, check the base and the data"
-        )
+        remedy = "Take a lower learning_rate, a max_grad_norm above 0, or bf16, and another --output_dir"
+        raise UserError(f"training diverged at step {step}: {what}. Nothing is exported. {remedy}")
 
     def _run_epoch(self, *args: Any, **settings: Any) -> None:
         if self.state.global_step >= self.state.max_steps:
@@ -104,8 +96,7 @@ class SeededOrder(SoundSteps):
     covers the examples of all processes, so equal global batches give equal steps on one GPU or sixteen."""
 
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
-        lengths = [len(ids) for ids in self.train_dataset["input_ids"]]
-        args = self.args
+        args, lengths = self.args, [len(ids) for ids in self.train_dataset["input_ids"]]
         grouped = args.train_sampling_strategy == "group_by_length"
         step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         self._order = EpochSampler(lengths, step if grouped else 0, args.data_seed if args.data_seed is not None else args.seed)

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
 
 class StepClock(TrainerCallback):
-    """Writes `timing.json` after the last step: the seconds of each step of this process (the first includes the warm-up;
-    evaluations and checkpoints between steps are not counted), `rates` without the first step and, on a GPU, the peak bytes
-    that tensors took and torch reserved, including evaluations."""
+    """Writes `timing.json` after the last step: the seconds of each step of this process (the first includes the warm-up),
+    `rates` without the first step and, on a GPU, the peak bytes that tensors took and torch reserved."""
 
     def __init__(self, recipe: Recipe[Any]) -> None:
         self._recipe = recipe

@@ -1,8 +1,5 @@
-"""Compares a trained simulator with its base: perplexity of real seeker lines, and the lines that both write.
-
-`python -m train test RECIPE --adapter FOLDER --out DIR` uses the recipe's validation dialogues of emotional support; general
-role play has no seeker and is left out.
-"""
+"""Compares a trained simulator with its base on the recipe's validation dialogues of emotional support: perplexity of real
+seeker lines, and the lines that both write."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ def ratio(adapter: Floats, base: Floats, tokens: Floats) -> Estimate:
 
 def draw_turns(prepared: Prepared, count: int, seed: int, max_length: int | None) -> list[tuple[RoleExample, int]]:
     """`count` dialogues (or all, if there are fewer) drawn by the seed, each with one seeker line that is not its first and
-    begins within `max_length` tokens. Raises `UserError` if there is none."""
+    begins within `max_length` tokens."""
     rng = random.Random(seed)
     usable = []
     for example, row in zip(prepared.examples, prepared.rows, strict=True):
@@ -79,16 +76,10 @@ def write_lines(recipe: Recipe[Any], model: Any, tokenizer: Any, turns: Sequence
 
     template = template_of(tokenizer)
     prompts = [encode_prompt(tokenizer, example.messages[:turn], template) for example, turn in turns]
-    lines: list[Line] = [
-        {
-            "id": example.id,
-            "language": example.language,
-            "turn": turn,
-            "asked": example.messages[turn - 1]["content"],
-            "real": example.messages[turn]["content"],
-        }
-        for example, turn in turns
-    ]
+    lines: list[Line] = []
+    for example, turn in turns:
+        before, real = (message["content"] for message in example.messages[turn - 1 : turn + 1])
+        lines.append({"id": example.id, "language": example.language, "turn": turn, "asked": before, "real": real})
     training, end = recipe.training, template.end
     ends = sorted({end, tokenizer.eos_token_id} - {None})
     size = training.per_device_eval_batch_size
@@ -163,9 +154,8 @@ def tables(figures: dict[str, Any]) -> list[Table]:
             for row in figures["perplexity"]
         ),
         (
-            f"Validation dialogues of {figures['data']['file']}, seeker lines only, the same tokens in every column; "
-            f"{cut}, {figures['left_out']} without a seeker left out. Base and adapter under the training template. Interval: "
-            "95 %, paired bootstrap over dialogues.",
+            f"Validation dialogues of {figures['data']['file']}, seeker lines only, under the training template; {cut}, "
+            f"{figures['left_out']} without a seeker left out. Interval: 95 %, paired bootstrap over dialogues.",
         ),
     )
     columns = {
@@ -180,10 +170,9 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         tuple(tuple(row[name] for name in columns) for row in figures["lines"]),
         (
             "One line from each drawn dialogue, never its first. Length in words (en) or characters (zh), with a bootstrap "
-            f"interval; base and adapter are cut off at {NEW_TOKENS} tokens. Shares with Wilson's 95 % interval. distinct-n "
-            "falls with the amount of text: compare it only between lines of similar length.",
-            "Fixed phrases (MACHINE and SUPPORTER in data_prep/line_checks.py) find lines that give the machine away or speak "
-            "as the supporter. They miss other wordings; the share of real lines shows their false alarms.",
+            f"interval; base and adapter are cut off at {NEW_TOKENS} tokens. Shares with Wilson's 95 % interval. Compare "
+            "distinct-n only between lines of similar length. Fixed phrases (data_prep/line_checks.py) find lines that give "
+            "the machine away or speak as the supporter; the share of real lines shows their false alarms.",
         ),
     )
     return [perplexities, lines]

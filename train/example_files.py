@@ -54,7 +54,7 @@ def beside(path: Path, name: str) -> Path:
 
 def read_examples(path: Path, kind: type[M], what: str) -> list[M]:
     """The examples in a JSONL or Parquet file, in a folder that `datasets` saved, or in a data set on the hub. Raises
-    `UserError` with place and field for the first malformed example, and if nothing can be read."""
+    `UserError` for the first malformed example, and if nothing can be read."""
     dataset = hub_dataset(path)
     if not dataset and not path.is_dir() and path.suffix != ".parquet":
         return read_jsonl(path, kind, what)
@@ -86,10 +86,9 @@ def read_role(path: Path, limit: int = 0, seed: int = 0) -> list[RoleExample]:
     for number, example in enumerate(examples, start=1):
         roles = [message["role"] for message in example.messages]
         if roles != ["system", *["user", "assistant"] * (len(roles) // 2)] or len(roles) < 3:
-            raise UserError(
-                f"{path}: example {number} ({example.id}): messages: a system message, then user and assistant in turn, "
-                f"ending with assistant, are expected; found {', '.join(roles[:8])}"
-            )
+            expected = "system, then user and assistant in turn, ending with assistant"
+            where = f"{path}: example {number} ({example.id})"
+            raise UserError(f"{where}: messages: {expected}, are expected; found {', '.join(roles[:8])}")
         # A tokenizer joins the marker's line end and a space after it to one token, which would carry loss but is in no prompt.
         messages = [m | {"content": m["content"].lstrip()} if m["role"] == "assistant" else m for m in example.messages]
         examples[number - 1] = example.model_copy(update={"messages": tuple(messages)})

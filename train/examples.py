@@ -63,8 +63,7 @@ def template_of(tokenizer: PreTrainedTokenizerBase) -> Template:
     """The template to train a base in: its own if that marks the assistant's text, else TRL's, else ours for its family.
 
     It is the first under which a sample dialogue's labels decode to the assistant's text and an end token, and whose prompts
-    are prefixes of the training text, with a system message and without. Raises `UserError` if there is none, with the
-    problems of each.
+    are prefixes of the training text. Raises `UserError` if there is none, with the problems of each.
     """
     own = tokenizer.chat_template
     return _template(tokenizer, own.get("default") if isinstance(own, dict) else own)  # a tokenizer may have several, by name
@@ -92,10 +91,9 @@ def _template(tokenizer: PreTrainedTokenizerBase, own: str | None) -> Template:
         if isinstance(ends[0], int) and ends[0] == ends[1]:
             return Template(text, ends[0])
         problems.append(f"{name}: {next((end for end in ends if isinstance(end, str)), 'two tokens end a message')}")
-    raise UserError(
-        f"no chat template that marks the assistant's text ({'; '.join(problems) or 'none that TRL knows'}), and a tokenizer "
-        f"without the markers of {', '.join(FAMILIES)} as single tokens: give it a chat template with {{% generation %}}"
-    )
+    why, families = "; ".join(problems) or "none that TRL knows", ", ".join(FAMILIES)
+    remedy = f"give it one with {{% generation %}}, or the markers of {families} as single tokens"
+    raise UserError(f"no chat template that marks the assistant's text ({why}): {remedy}")
 
 
 def _rendered(
@@ -142,8 +140,7 @@ def unmarked(template: Template) -> str:
 
 
 def serves_alike(tokenizer: PreTrainedTokenizerBase, with_system: bool = True) -> bool:
-    """Whether the tokenizer's own template, which servers use, gives the same prompt as ours, with or without a system
-    message."""
+    """Whether the tokenizer's own template, which servers use, gives the same prompt as ours."""
     if not tokenizer.chat_template:
         return False
     messages = SAMPLE[not with_system : -1]
@@ -151,8 +148,7 @@ def serves_alike(tokenizer: PreTrainedTokenizerBase, with_system: bool = True) -
 
 
 def neutral(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[list[Message], int]:
-    """The messages without control tokens in their texts, and the number that were broken up. Every role's text is data
-    here."""
+    """The messages without control tokens in their texts, and the number that were broken up."""
     texts = [markers_of(tokenizer).neutral(message["content"]) for message in messages]
     kept: list[Message] = [{"role": m["role"], "content": text} for m, (text, _) in zip(messages, texts, strict=True)]
     return kept, sum(count for _, count in texts)
@@ -225,8 +221,8 @@ class Prepared:
         return Dataset.from_list(self.rows)
 
     def identity(self) -> dict[str, Any]:
-        """The facts for a model card about this file: its hash (for a data set on the hub, that of its examples), the hash of
-        the manifest beside it, the number of examples used, and their prompt pack, if the manifest names it."""
+        """The facts about this file for a model card, and for a training that resumes: hashes, the number of examples used, and
+        their prompt pack, if the manifest names it."""
         manifest = beside(self.path, "manifest.json")
         has_manifest = manifest.is_file()
         settings = read_object(manifest, "the manifest of the examples").get("settings") if has_manifest else None
@@ -257,7 +253,7 @@ class Prepared:
         return f"{self.path}: " + ", ".join(parts)
 
     def packed(self) -> str:
-        """One line for the log, after examples with a common prefix were packed."""
+        """One line for the log, after `as_trees`."""
         return f"{self.path}: {len(self.rows)} rows, {self.tokens:,} tokens: common prefixes of examples are read once"
 
 
@@ -269,8 +265,7 @@ def _control_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
 def _encoded(
     prepared: Prepared, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], template: Template
 ) -> tuple[list[int], list[int]] | None:
-    """`encode` for a file's rows; None, and counted, if the tokenizer still finds a control token in the text, which some
-    normalise before they look for tokens."""
+    """`encode` for a file's rows; None, and counted, if the tokenizer still finds a control token in the text."""
     prepared.markers += neutral(tokenizer, messages)[1]
     ids, labels = encode(tokenizer, messages, template)
     control = _control_ids(tokenizer)
@@ -285,7 +280,7 @@ def prepare_role(
     path: Path, examples: Sequence[RoleExample], tokenizer: PreTrainedTokenizerBase, max_length: int | None
 ) -> Prepared:
     """Rows with the loss on seeker lines; a dialogue longer than `max_length` tokens is cut at its end. Raises `UserError` if
-    no example has a token with loss."""
+    nothing is left."""
     prepared, template = Prepared(path, [], []), template_of(tokenizer)
     for example in examples:
         if (row := _encoded(prepared, tokenizer, example.messages, template)) is None:
@@ -310,12 +305,9 @@ def prepare_rank(
     score_tokens: dict[str, int],
     over_scale: bool = False,
 ) -> Prepared:
-    """Rows with the loss on the answer or, with `over_scale`, only on its scores, not on its end marker.
-
-    `score_tokens` maps each score of the scale to its token. An example longer than `max_length` is dropped, never cut: a
-    ranker must read the whole dialogue. Raises `UserError` for a label off the scale, an answer that differs from its labels
-    or that the tokenizer merges, and if nothing is left.
-    """
+    """Rows with the loss on the answer or, with `over_scale`, only on its scores. `score_tokens` maps each score to its token.
+    An example longer than `max_length` is dropped, never cut. Raises `UserError` for a label off the scale, an answer that
+    differs from its labels or that the tokenizer merges, and if nothing is left."""
     prepared, template = Prepared(path, [], []), template_of(tokenizer)
     values = set(score_tokens.values())
     for number, example in enumerate(examples, start=1):
@@ -344,7 +336,7 @@ def prepare_rank(
 
 def load_examples(recipe: Recipe[Any], tokenizer: PreTrainedTokenizerBase) -> tuple[Prepared, Prepared, dict[str, int]]:
     """The training and validation examples of a recipe (for a supporter role cards, whose ids are the prompts), and a ranker's
-    score tokens. Raises `UserError` for all problems of the data, in training and in `python -m train plan`."""
+    score tokens. Raises `UserError` for all problems of the data."""
     data, training, tokens = recipe.data, recipe.training, dict[str, int]()
     if recipe.task == "rank":
         scores = [*map(int, rubric_beside(Path(data.train_file)).scores)]

@@ -33,10 +33,8 @@ def base_folder(recipe: Recipe[Any]) -> str:
     place = resolve_checkpoint(name, "model_name_or_path")
     config = Path(place) / "config.json"
     if config.is_file() and read_object(config, "a model's config").get("model_type") == "internlm2":
-        raise UserError(
-            f"model_name_or_path: {place} is in InternLM2's layout, which transformers no longer loads: "
-            f"python -m serve convert {place} {place}-llama"
-        )
+        remedy = f"python -m serve convert {place} {place}-llama"
+        raise UserError(f"model_name_or_path: {place} is in InternLM2's layout, which transformers no longer loads: {remedy}")
     return place
 
 
@@ -109,9 +107,8 @@ def share_qkv(model: torch.nn.Module) -> None:
 def load_adapted(recipe: Recipe[Any], folders: Mapping[str, Path]) -> PreTrainedModel | PeftModel:
     """The recipe's base with its adapters, by name, the n-th under the name `an` (from 0), in evaluation mode.
 
-    Warns about an adapter that was trained on another base. Raises `UserError`, before the base is loaded, for a folder that is
-    no adapter, incomplete, or of another task; and for modules or shapes that do not fit the base, or missing or surplus
-    tensors (with which PEFT would use untrained values).
+    Warns about an adapter that was trained on another base. Raises `UserError` for a folder that is no complete adapter or of
+    another task, and for modules, shapes or tensors that do not fit the base (PEFT would use untrained values).
     """
     from peft import PeftModel, get_peft_model_state_dict
 

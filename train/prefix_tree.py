@@ -1,9 +1,6 @@
-"""Sequences with common prefixes, which are computed only once, forward and backward.
-
-The seven questions about a dialogue share all of it. A row holds such sequences as a tree in depth-first order: a token sees
-the tokens on the path from the root to itself, and has the same position as in its sequence alone, so every sequence gets the
-same logits as alone.
-"""
+"""Sequences with common prefixes, which are computed only once, forward and backward: the seven questions about a dialogue
+share all of it. A row holds them as a tree in depth-first order: a token sees the tokens on the path from the root to itself,
+and has the same position as in its sequence alone, so every sequence gets the same logits as alone."""
 
 from __future__ import annotations
 
@@ -28,9 +25,7 @@ class Tree:
 
 def tree(sequences: Sequence[Sequence[int]]) -> Tree:
     """The tree of sequences of any lengths; equal sequences share all their tokens."""
-    ids: list[int] = []
-    positions: list[int] = []
-    until: list[int] = []
+    ids, positions, until = list[int](), list[int](), list[int]()
     paths: list[list[int]] = [[] for _ in sequences]
 
     def lay(group: list[int], at: int) -> None:
@@ -62,8 +57,7 @@ def tree(sequences: Sequence[Sequence[int]]) -> Tree:
 
 def alike(sequences: Sequence[Sequence[int]], names: Sequence[str]) -> list[list[int]]:
     """Groups of sequences to read together: those with one name (a dialogue's) whose neighbours in sorted order share at least
-    half of the shorter one. Different dialogues are never grouped: a common preamble alone would make endless rows. Groups are
-    in the order of their first members, and members in the given order, whatever the sort order is."""
+    half of the shorter one. Groups are in the order of their first members, and members in the given order."""
     order = sorted(range(len(sequences)), key=lambda n: (names[n], list(sequences[n])))
     groups: list[list[int]] = []
     for n in order:

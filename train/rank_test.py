@@ -1,8 +1,5 @@
-"""Scores a test split with a ranker's base, untrained and under each adapter, without a server (`python -m train test`).
-
-The trainer's own validation gives the answers (`train.trainers.RankTrainer.prediction_step`), as a constrained server would;
-questions about the same dialogue share its computation.
-"""
+"""Scores a test split with a ranker's base, untrained and under each adapter, without a server (`python -m train test`): the
+trainer's own validation gives the answers (`RankTrainer.prediction_step`), as a constrained server would."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""Recipes: a YAML file in configs/train with all settings of a training, which the command line overrides.
-
-A file has three groups of settings: ours (`RoleArguments`, `RankArguments` or `SupporterArguments`), TRL's `ModelConfig` (base,
-LoRA) and TRL's `SFTConfig` or, for the supporter, `GRPOConfig` (batches, steps, logging: all of transformers'
-`TrainingArguments`). TRL's parser reads all of them.
-"""
+"""Recipes: a YAML file in configs/train with all settings of a training, which the command line overrides: ours
+(`RoleArguments`, `RankArguments` or `SupporterArguments`), TRL's `ModelConfig` (base, LoRA), and TRL's `SFTConfig` or, for the
+supporter, `GRPOConfig` (all of transformers' `TrainingArguments`)."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from serve.checkpoints.lora import LORA_RANKS, more_than_plain
 if TYPE_CHECKING:
     from peft import LoraConfig
     from transformers import PreTrainedModel
-    from trl import GRPOConfig, ModelConfig, SFTConfig
+    from trl import ModelConfig
 
     from data_prep.scores.rank_sft import RankExample
 
@@ -153,12 +150,11 @@ A = TypeVar("A", bound=DataArguments)
 ARGUMENTS: dict[Task, type[DataArguments]] = {"role": RoleArguments, "rank": RankArguments, "supporter": SupporterArguments}
 
 
-def training_config(task: Task) -> type[SFTConfig] | type[GRPOConfig]:
-    """TRL's settings of a task's trainer."""
+def training_config(task: Task) -> Any:
+    """The class of TRL's settings of a task's trainer."""
     from trl import GRPOConfig, SFTConfig
 
-    result: type[Any] = GRPOConfig if task == "supporter" else SFTConfig
-    return result
+    return GRPOConfig if task == "supporter" else SFTConfig
 
 
 @dataclass
@@ -206,21 +202,15 @@ def lora_config(model: ModelConfig) -> LoraConfig:
 
 
 def check_servable(config: LoraConfig | dict[str, Any]) -> None:
-    """Raise `UserError`, before training, for an adapter that vLLM would refuse, with the recipe's setting and an alternative.
-    `config` is PEFT's LoraConfig, or the dict in an adapter_config.json. Plain LoRA is defined in `serve.checkpoints.lora`.
-    Ranks have to be among those that vLLM reserves memory for (its --max-lora-rank): 12 would take the memory of 16."""
+    """Raise `UserError` for an adapter that vLLM would refuse. `config` is PEFT's LoraConfig, or the dict in an
+    adapter_config.json. Ranks have to be among those that vLLM reserves memory for: 12 would take the memory of 16."""
     settings = config if isinstance(config, dict) else vars(config)
     for rank in (settings["r"], *(settings.get("rank_pattern") or {}).values()):
         if rank not in LORA_RANKS:
-            larger, smaller = [r for r in LORA_RANKS if r > rank], [r for r in LORA_RANKS if r < rank]
-            take = f"{larger[0]} (it costs the same) or {smaller[-1]}" if larger and smaller else 8 if larger else smaller[-1]
             ranks = ", ".join(map(str, LORA_RANKS))
-            raise UserError(f"lora_r: {rank}: vLLM reserves memory for ranks {ranks} only: take {take}")
+            raise UserError(f"lora_r: {rank}: vLLM reserves memory for ranks {ranks} only: take one of them")
     if refused := sorted(set(settings.get("modules_to_save") or ()) - SERVABLE_MODULES):
-        raise UserError(
-            f"lora_modules_to_save: {', '.join(refused)}: vLLM serves no fully trained modules beside an adapter (but "
-            "classifier and score, which these models lack): leave it out"
-        )
+        raise UserError(f"lora_modules_to_save: {', '.join(refused)}: vLLM serves no such modules beside an adapter")
     if problem := more_than_plain({name: value for name, value in settings.items() if name != "modules_to_save"}):
         raise UserError(problem)
 
@@ -238,14 +228,14 @@ def check_targets(base: PreTrainedModel, config: LoraConfig) -> None:
 
 
 def may_read_trees(recipe: Recipe[Any], examples: Sequence[RankExample]) -> bool:
-    """Whether the ranker can read all questions about a dialogue in one row (`train.prefix_tree`): if every answer is one
-    digit, so that nothing has to be generated, and the attention takes a mask."""
+    """Whether the ranker can read all questions about a dialogue in one row (`train.prefix_tree`): if every answer is one digit
+    and the attention takes a mask."""
     return recipe.model.attn_implementation in MASKED_ATTENTION and all(len(example.labels) == 1 for example in examples)
 
 
 def hub_kernel(recipe: Recipe[Any]) -> str | None:
-    """The setting (with its value) by which a recipe uses kernels from the hub, for attention, such as
-    kernels-community/flash-attn2, or for all layers that transformers has one for; None without one."""
+    """The setting (with its value) by which a recipe uses kernels from the hub, for attention or for all layers; None without
+    one."""
     from transformers.integrations.hub_kernels import is_kernel
 
     if is_kernel(attention := recipe.model.attn_implementation):
@@ -254,8 +244,8 @@ def hub_kernel(recipe: Recipe[Any]) -> str | None:
 
 
 def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
-    """The recipe from `--config FILE` and overrides, as `accelerate launch train/esc_role.py` gets them. Raises `UserError` for
-    a missing or malformed file, an unknown setting (with near ones), and a recipe for another script."""
+    """The recipe from `--config FILE` and overrides, as a script gets them. Raises `UserError` for a missing or malformed file,
+    an unknown setting (with near ones), and a recipe for another script."""
     from trl import ModelConfig, TrlParser
 
     arguments = list(arguments)

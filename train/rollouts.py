@@ -119,8 +119,8 @@ class Rollouts:
 
     def _answer(self, completions: list[PolicyCompletion], trainer: GRPOTrainer) -> None:
         """Sample a reply of every dialogue that waits for one."""
-        # TRL's access to its backends (transformers, vLLM) is not public, but there is no other. It needs equally many prompts
-        # from all processes, so finished dialogues send one, too, whose reply is ignored.
+        # TRL's access to its backends is not public, but there is no other. It needs equally many prompts from all processes:
+        # finished dialogues send one, too, whose reply is ignored.
         several = trainer.accelerator.num_processes > 1
         batch = [completion for completion in completions if several or completion.shown is not None]
         prompts = [

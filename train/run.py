@@ -1,8 +1,8 @@
 """A training run: its process and machine, its output folder, and its adapter.
 
-The output folder belongs to a recipe and its data, and training resumes from its newest complete checkpoint. It holds
-`recipe.json` (the settings), `checkpoint-N/`, and at the end `timing.json`, `metrics.json` and `adapter-HASH/` with its model
-card; the link `adapter` points at the newest, and `model.yaml` is the spec that serves it.
+The output folder belongs to a recipe and its data. It holds `recipe.json` (the settings), `checkpoint-N/`, and at the end
+`timing.json`, `metrics.json` and `adapter-HASH/` with its model card; the link `adapter` points at the newest, and `model.yaml`
+is the spec that serves it.
 """
 
 from __future__ import annotations
@@ -72,14 +72,11 @@ def check_numbers(values: NDArray[Any], voice: str) -> None:
 
 
 def check_machine(recipe: Recipe[Any]) -> None:
-    """Raise `UserError` if one process sees several GPUs, which the Trainer would all use, multiplying the batch; and if the
-    package is missing that loads kernels from the hub, or quantises the base. Warns about bf16 on a CPU without instructions
-    for it: emulated products were 8 times as slow as fp32 when we measured."""
+    """Raise `UserError` if one process sees several GPUs, which the Trainer would all use, or if the package for kernels from
+    the hub is missing. Warns about bf16 on a CPU without instructions for it: emulated products took 8 times as long."""
     if (count := recipe.training.n_gpu) > 1:
-        raise UserError(
-            f"one process sees {count} GPUs, so its batches would be {count} times the recipe's: choose one with `accelerate "
-            "launch --gpu_ids 0` (or CUDA_VISIBLE_DEVICES=0), or start a process on each with configs/accelerate/ddp.yaml"
-        )
+        remedy = "take one (`accelerate launch --gpu_ids 0`), or a process on each (configs/accelerate/ddp.yaml)"
+        raise UserError(f"one process sees {count} GPUs, so its batches would be {count} times the recipe's: {remedy}")
     from accelerate.utils import parse_flag_from_env
 
     if recipe.training.device.type == "cpu" and not (recipe.training.use_cpu or parse_flag_from_env("ACCELERATE_USE_CPU")):
@@ -87,19 +84,15 @@ def check_machine(recipe: Recipe[Any]) -> None:
     from transformers.utils.import_utils import KERNELS_MAX_VERSION, KERNELS_MIN_VERSION, is_kernels_available
 
     if (kernel := hub_kernel(recipe)) and not is_kernels_available():
-        raise UserError(
-            f"{kernel} needs the package kernels (from {KERNELS_MIN_VERSION} to below {KERNELS_MAX_VERSION}), which is not "
-            "installed: pip install 'esc-eval[kernels]', or take attn_implementation: sdpa and no model_init_kwargs"
-        )
-    if recipe.model.load_in_4bit:
-        need_modules("bitsandbytes", purpose="load_in_4bit")
+        package = f"the package kernels (from {KERNELS_MIN_VERSION} to below {KERNELS_MAX_VERSION})"
+        raise UserError(f"{kernel} needs {package}, which is not installed: pip install 'esc-eval[kernels]'")
     if recipe.training.use_cpu and recipe.training.bf16 and not bf16_instructions():
         say("note: this CPU has no bf16 instructions, --bf16 false trains several times faster here")
 
 
 def name_tracked_run(recipe: Recipe[Any]) -> None:
     """Give wandb and trackio (`report_to`) a project, and a run for the claimed output folder, which a resumed training
-    continues. Neither asks for a key: wandb writes offline without one. Raises `UserError` if trackio is not installed."""
+    continues. wandb writes offline without a key."""
     training = recipe.training
     claim = Path(training.output_dir).absolute() / "recipe.json"
     name = digest([str(claim), claim.read_text(encoding="utf-8")], 12)
@@ -125,12 +118,10 @@ def finished(recipe: Recipe[Any]) -> bool:
 
 
 def open_output(recipe: Recipe[Any], *data: Prepared) -> Path | None:
-    """Claim the output folder; returns the checkpoint to resume from, or None to start.
+    """Claim the output folder; returns the checkpoint to resume from, or None to start. Incomplete checkpoints are skipped.
 
-    A checkpoint that is incomplete, because a process was killed while saving, or whose weights are not finite, is skipped with
-    a message. Raises `UserError` if the folder belongs to another recipe, other data or another number of processes (and shows
-    the difference), if `resume_from_checkpoint` names a missing or incomplete one, and if the machines of a run see different
-    folders, so that some would resume and others start.
+    Raises `UserError` if the folder belongs to another recipe, other data or another number of processes (and shows the
+    difference), if `resume_from_checkpoint` names an incomplete one, and if the machines of a run see different folders.
     """
     checkpoint = _claimed(recipe, data)
     import torch.distributed
@@ -195,9 +186,8 @@ def _identity(claim: dict[str, Any]) -> dict[str, Any]:
 
 
 def checkpoint_problem(folder: Path, processes: int = 1) -> str | None:
-    """Why training cannot resume from this folder exactly, in words: a file that is missing or cut off, or weights that are not
-    finite; None if it can. Its files depend on what shards the weights: nothing (also DDP), FSDP, or DeepSpeed, whose processes
-    each write a part."""
+    """Why training cannot resume from this folder exactly: a file that is missing or cut off, or weights that are not finite;
+    None if it can. Its files depend on what shards the weights: nothing (also DDP), FSDP, or DeepSpeed."""
     is_deepspeed, is_fsdp = (folder / "latest").is_file(), (folder / "pytorch_model_fsdp.bin").is_file()
     states = ["scheduler.pt", *([f"rng_state_{n}.pth" for n in range(processes)] if processes > 1 else ["rng_state.pth"])]
     if is_fsdp:
@@ -236,9 +226,8 @@ def export_adapter(
     metrics: dict[str, Any],
     baselines: dict[str, dict[str, float]],
 ) -> Path:
-    """Write the trained adapter as `adapter-HASH` with its model card; `adapter` links to it. Call it on every process. HASH is
-    of the weights and the config, so that a retrained adapter never has an old one's name, by which vLLM's prefix cache works.
-    Raises `UserError` for a tensor that is empty, as sharded training can leave them, or not finite."""
+    """Write the trained adapter as `adapter-HASH` (of weights and config) with its model card; `adapter` links to it. Every
+    process calls it. Raises `UserError` for a tensor that is empty, as sharded training can leave them, or not finite."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -312,9 +301,8 @@ def export_adapter(
 
 
 def write_spec(adapter: Path, trainer: Trainer, recipe: Recipe[Any], data: Sequence[Prepared], learnt: Sequence[str]) -> Path:
-    """Write the model spec that serves this adapter, `model.yaml` in the output folder, and return its path. It names the
-    adapter by its hash, and in `learnt` the prompt packs of its training; it contains our chat template if the base's own gives
-    other prompts than training."""
+    """Write the model spec that serves this adapter, `model.yaml` in the output folder, and return its path. It contains our
+    chat template if the base's own gives other prompts than training."""
     out, task = adapter.parent, recipe.task
     tokenizer = trainer.processing_class
     context = min(trainer.model.config.max_position_embeddings, CONTEXT)

@@ -66,9 +66,8 @@ class TrainingShape:
 
 
 def architecture(name: str) -> tuple[PretrainedConfig, str]:
-    """The config of a base and, in words, its origin: the base's folder, configs/serve/architectures.yaml (also by the name of
-    a folder that does not exist yet, such as a future conversion), or the hub cache. Nothing is downloaded; raises `UserError`
-    for a base in none of these places."""
+    """The config of a base and, in words, its origin: the base's folder, configs/serve/architectures.yaml, or the hub cache.
+    Nothing is downloaded; raises `UserError` for a base in none of these places."""
     from transformers import AutoConfig
 
     if name.startswith(EMBEDDED_PREFIX):
@@ -83,12 +82,10 @@ def architecture(name: str) -> tuple[PretrainedConfig, str]:
         return AutoConfig.from_pretrained(name, local_files_only=True), "the hub cache"
     except (OSError, ValueError) as error:
         problem = f"{name} is neither a folder here nor in the hub cache, nor listed in {ARCHITECTURES}"
-        remedy = "download its config.json, or add its shape to that file"
-        if folder.is_dir():
+        if folder.is_dir():  # such as InternLM2's
             line = str(error).split("\n")[0]
-            problem = f"{folder}: no config.json that transformers can read ({line})"
-            remedy = f"convert InternLM2 first: python -m serve convert {folder} {folder}-llama"
-        raise UserError(f"model_name_or_path: {problem}: {remedy}") from None
+            problem = f"{folder}: no config.json that transformers can read ({line}): see `python -m serve convert`"
+        raise UserError(f"model_name_or_path: {problem}") from None
 
 
 def measure(config: PretrainedConfig, lora: LoraConfig, dtype: str = "auto", fused_qkv: bool = False) -> TrainingShape:

@@ -1,8 +1,5 @@
-"""`python -m train test RECIPE`: measures a trained adapter on held-out data, without a server.
-
-By the recipe's task, a ranker scores a test split (`train.rank_test`), and a seeker is compared with its base on held-out
-dialogues (`train.compare`).
-"""
+"""`python -m train test RECIPE`: measures a trained adapter on held-out data, without a server: a ranker scores a test split
+(`train.rank_test`), a seeker is compared with its base (`train.compare`)."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
 """The two trainers of adapters. Shapes: B rows, T tokens of the longest row, K answer tokens of the row with the most
 (including end markers), D scores per row, S scores of the scale.
 
-The simulator's is TRL's, with perplexity over tokens.
-
-The ranker's has its loss on the answer's tokens only (the logits of the prompt are never computed), as cross-entropy or with an
-ordinal term, and a validation in which the model generates its digits like a constrained server (`greedy`). If every answer is
-one digit, a row holds all questions about a dialogue as a tree (`train.prefix_tree`), read once.
+The simulator's is TRL's, with perplexity over tokens. The ranker's has its loss on the answer's tokens only (the logits of the
+prompt are never computed), and a validation in which the model generates its digits like a constrained server (`greedy`). If
+every answer is one digit, a row holds all questions about a dialogue as a tree (`train.prefix_tree`), read once.
 """
 
 from __future__ import annotations
@@ -54,15 +52,15 @@ class AdapterTrainer(SeededOrder, SFTTrainer):
             share_qkv(self.model)
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
-        """PEFT keeps adapters in fp32 and casts their inputs to it; autocast casts them back before the product. Under autocast
-        the first cast is skipped, which saves an fp32 copy of every adapted layer's input and gives the same products."""
+        """PEFT casts the adapters' inputs to fp32, and autocast casts them back before the product. Under autocast the first
+        cast is skipped, which saves a copy of every adapted layer's input and gives the same products."""
         if self._clock:
             self._clock.reads(inputs)
         with disable_input_dtype_casting(self.model, active=self.accelerator.mixed_precision in ("bf16", "fp16")):
             return super().training_step(model, inputs, *args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Also log the steps' `StepClock.rates` beside their loss."""
+        """Log the steps' `StepClock.rates` beside their loss."""
         super().log(logs | (self._clock.since_log() if self._clock and "loss" in logs else {}), start_time)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
@@ -95,15 +93,14 @@ def for_measuring(training: Any, out: Path) -> Any:
 
 class RoleTrainer(AdapterTrainer):
     """SFT whose evaluation gives, for every row (a dialogue, or several, packed), the summed negative log-likelihood of its
-    scored tokens and their number. TRL's own evaluation loss averages batch means, which depend on the batching."""
+    scored tokens and their number: TRL's own evaluation loss depends on the batching."""
 
     def __init__(self, *, args: Any, **kwargs: Any) -> None:
         if args.packing or args.padding_free:
             args = copy(args)
             args.per_device_eval_batch_size = 1  # a batch's rows become one, and processes would count its end twice
-        # Without Triton, TRL projects all positions through the head, for accelerators that compile a program per shape. A CPU
-        # compiles nothing, and seekers speak a fifth of the tokens. This is a private name of trl==1.16.0, used only here; the
-        # test of this class's loss guards it.
+        # Without Triton, TRL projects all positions through the head, and seekers speak a fifth of them. This is a private
+        # name of trl==1.16.0, used only here; the test of this class's loss guards it.
         trl.trainer.utils._use_triton = lambda device: device.type == "cpu" or _use_triton(device)
         super().__init__(args=args, **kwargs)
 
@@ -199,8 +196,7 @@ class RankTrainer(AdapterTrainer):
         self, *, score_tokens: Sequence[int], digits: int, over_scale: bool = False, ordinal_weight: float = 0.0, **kwargs: Any
     ) -> None:
         """`score_tokens` [S] are the scale's tokens; `digits` are those of the longest answer to validate on. `over_scale`: a
-        score's probability is its share among the scale's tokens, and other tokens of an answer carry no loss.
-        `ordinal_weight`: the weight of the added squared earth mover's distance over the scale."""
+        score's probability is its share among the scale's tokens. `ordinal_weight` is that of `squared_emd`."""
         super().__init__(**kwargs)
         # transformers does not count the first column of labels, which a shifted loss does not use; ours is not shifted.
         self._loss_shifts_labels = False
@@ -273,8 +269,7 @@ class RankTrainer(AdapterTrainer):
         """Loss, probabilities [B, D, S] over the scale, and [B, D, 2]: key and target (-100 where an example has fewer).
 
         One pass over prompts and right answers gives the loss and the first digits; further digits (which trees lack) are
-        generated after the prompts in its cache, with the right answers masked, one token each. All processes take equally many
-        steps, whatever their batches, since all have to join the collective calls of sharded weights.
+        generated in its cache. All processes take equally many steps, for the collective calls of sharded weights.
         """
         inputs = self._prepare_inputs(inputs)
         scale = self._scores.to(inputs["labels"].device)
@@ -296,12 +291,9 @@ class RankTrainer(AdapterTrainer):
 
 
 def greedy(model: Any, logits: torch.Tensor, mask: torch.Tensor, cache: Any, scale: torch.Tensor, digits: int) -> torch.Tensor:
-    """Probabilities [B, digits, S] over the tokens `scale` [S], each digit after the model's own most probable digits (not the
-    right ones), as a constrained server generates them.
-
-    `logits` [B, S] are those of the first digit; `cache` holds the T tokens read so far, of which those in `mask` [B, T] count.
-    Each further digit is a pass over one token. Of equally probable scores the lowest is taken.
-    """
+    """Probabilities [B, digits, S] over the tokens `scale` [S], each digit after the model's own most probable digits, as a
+    constrained server generates them. `logits` [B, S] are those of the first digit; `cache` holds the T tokens read so far, of
+    which those in `mask` [B, T] count. Of equally probable scores the lowest is taken."""
     shares: list[torch.Tensor] = [logits.double().softmax(-1)]
     for _ in range(digits - 1):
         ids = scale[shares[-1].argmax(1)][:, None]  # the first of equals
@@ -319,12 +311,9 @@ def greedy(model: Any, logits: torch.Tensor, mask: torch.Tensor, cache: Any, sca
 
 
 def score_metrics(keys: Sequence[LanguageDimension], scores: Sequence[int]) -> Callable[[EvalPrediction], Figures]:
-    """A `compute_metrics` that gives `SHOWN` and `n` for every language and dimension (`en_empathy_acc`) and their averages,
-    with the meaning that they have in `esc-eval agree`: each score of a joint answer follows the model's own scores before it.
-
-    Averages are over the dimensions of a language (`en_average_acc`), then over languages (`average_acc`). Undefined figures
-    are None, and so are averages of them (`mean_of_all`).
-    """
+    """A `compute_metrics` that gives `SHOWN` and `n`, as in `esc-eval agree`, for every language and dimension
+    (`en_empathy_acc`), their averages over the dimensions of a language (`en_average_acc`), and over languages (`average_acc`).
+    Undefined figures are None, and so are averages of them."""
 
     def figures_of(shares: np.ndarray, targets: np.ndarray) -> Figures:
         """The figures of one dimension from probabilities [n, S] and mean gold scores [n]."""

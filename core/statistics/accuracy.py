@@ -3,11 +3,9 @@
 All functions are about a single dimension; verdicts are in the same order as their gold.
 
 - ACC: share of items whose score equals the gold. ACC_soft: share with |score − gold| ≤ 1. Gold that is not whole (a mean of
-  annotators, a half) is rounded for both, halves up, and the number of rounded items is reported. With unrounded gold instead,
-  ACC_soft would count 4 as wrong for 2.5, though ACC counts 3 as right; for whole gold, such as the paper's, it is the same.
+  annotators, a half) is rounded for both, halves up, and the number of rounded items is reported.
 - An unreadable verdict (None) is wrong in `acc` and `acc_soft` (the paper's procedure) and left out of `acc_read` and
   `acc_soft_read` (the native one). `parse_rate` is the share of readable verdicts.
-- The baseline gives every item the most frequent (rounded) gold score; of equally frequent ones, the best in ACC_soft.
 """
 
 from __future__ import annotations
@@ -50,11 +48,8 @@ def majority(targets: Sequence[float]) -> dict[str, Any]:
 
 
 def accuracy(values: Verdicts, gold: Sequence[float]) -> dict[str, Any]:
-    """All accuracy figures of one dimension; `values` and `gold` have the same length n ≥ 1.
-
-    Shares, 0–1: `acc`, `acc_read`, `acc_soft`, `acc_soft_read`, `parse_rate`, `majority_acc`, `majority_acc_soft`. Counts: `n`,
-    `read`, `gold_rounded`. Figures over the readable verdicts are None when nothing could be read.
-    """
+    """All accuracy figures of one dimension of n ≥ 1 items: shares (0–1), and the counts `n`, `read`, `gold_rounded`. Figures
+    over the readable verdicts are None when nothing could be read."""
     n = len(gold)
     rounded = [round_half_up(g) for g in gold]
     hits = [value is not None and value == r for value, r in zip(values, rounded, strict=True)]
@@ -85,11 +80,8 @@ Distribution = Mapping[str, float]  # score → probability
 def dimension_figures(
     values: Verdicts, gold: Sequence[float], distributions: Sequence[Distribution | None]
 ) -> dict[str, float | None]:
-    """All figures of one dimension: `FIGURES`, and the counts of `accuracy`.
-
-    Undefined figures are None, never left out: all without verdicts, kappa if a verdict lies between two scores, ECE if a
-    readable verdict has no probabilities, and the cases that each figure's function names.
-    """
+    """All figures of one dimension: `FIGURES`, and the counts of `accuracy`. Undefined figures are None, never left out: kappa
+    if a verdict lies between two scores, ECE if a readable verdict has no probabilities."""
     if not gold:
         return dict.fromkeys(FIGURES) | {"n": 0, "read": 0, "gold_rounded": 0}
     read = sum(value is not None for value in values)
@@ -187,9 +179,8 @@ def calibration_errors(distributions: ArrayLike, labels: ArrayLike, weights: Wei
     """Expected calibration error of the most probable score, 0–1, in every draw [draws].
 
     `distributions` is [n, K], rows of probabilities; `labels` is [n], the correct column of each row (0 to K − 1). An item's
-    bin is that of the probability of its most probable score (the lowest of equals), in `bins` bins of equal width: (0, 0.1] to
-    (0.9, 1] for ten. The error is the mean over items of |hit rate − mean probability| in their bin. Raises `ValueError` for
-    shapes or labels that do not fit.
+    bin is that of the probability of its most probable score (the lowest of equals), of `bins` of equal width: (0, 0.1] to
+    (0.9, 1] for ten. The error is the mean over items of |hit rate − mean probability| in their bin.
     """
     gaps = weights @ calibration_gaps(distributions, labels, bins)
     return ratio(np.abs(gaps).sum(axis=1), weights.sum(axis=1))
@@ -206,10 +197,6 @@ def calibration_gaps(distributions: ArrayLike, labels: ArrayLike, bins: int = 10
 def sureness(distributions: ArrayLike, labels: ArrayLike, bins: int = 10) -> tuple[Floats, NDArray[np.bool_], NDArray[np.intp]]:
     """For every row [n]: the probability of its most probable score, whether that is the label, and its bin."""
     probabilities, right = np.asarray(distributions, dtype=np.float64), np.asarray(labels)
-    if probabilities.ndim != 2 or right.shape != probabilities.shape[:1]:
-        raise ValueError(f"distributions {probabilities.shape} and labels {right.shape} are not [n, K] and [n]")
-    if right.min() < 0 or right.max() >= probabilities.shape[1]:
-        raise ValueError(f"labels run from {right.min()} to {right.max()}, the columns from 0 to {probabilities.shape[1] - 1}")
     confidence = probabilities.max(axis=1)
     place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], confidence, side="left")
     return confidence, probabilities.argmax(axis=1) == right, place

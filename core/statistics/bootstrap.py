@@ -2,12 +2,9 @@
 
 - `smoothed_means` is for means of bounded scores, shares included: averages, their differences, accuracies. A percentile
   bootstrap of few scores is too narrow, and has no width at all if all of them are equal. This one is a Bayesian bootstrap with
-  Dirichlet weights of the rows, and of half an unseen row that may have any level of the scale. A difference has half an unseen
-  row on each side: with half a row in all, a supporter that fails in 8 of 100 dialogues was called different from an even one
-  of the same mean in 12 % of boards of 18 cards (`python -m tests.bench known-truth`). It was chosen among other intervals by
-  its coverage (`python -m tests.bench coverage`; docs/measurements.md has the table).
-- `resampled_means` is the plain bootstrap, for anything but means of bounded scores: correlations, BLEU of a corpus,
-  perplexity.
+  Dirichlet weights of the rows, and of half an unseen row that may have any level of the scale, in a difference on each side.
+  It was chosen among other intervals by its coverage (`python -m tests.bench coverage`; docs/measurements.md has the table).
+- `resampled_means` is the plain bootstrap, for anything but means of bounded scores: correlations, corpus BLEU, perplexity.
 
 Both are followed by `interval`, the percentiles of the draws.
 """
@@ -55,10 +52,9 @@ def smoothed_means(sums: Floats, counts: Floats, levels: Floats, seed: int = SEE
 
     `sums` and `counts` are [rows, columns]: the sum and the number of a row's observations. In a draw, each of n rows has the
     weight Gamma(1 − 1/n), which spreads the draws of few rows further. An unseen row, of a column's usual size and with a
-    random level of `levels` in all columns, has the weight Gamma(`UNSEEN` · `sides`). A difference has two sides; two levels,
-    as in `SHARES`, count as two sides as well. If columns come in consecutive `blocks` of equal size, each block draws its own
-    level, so that levels do not cancel in differences of blocks. A single row says nothing: its draws are the levels. The same
-    number of rows and the same seed give the same weights, so that means over the same rows compare in pairs.
+    random level of `levels` in all columns, has the weight Gamma(`UNSEEN` · `sides`); two levels, as in `SHARES`, count as two
+    sides. Each of the consecutive `blocks` of columns draws its own level, so that levels do not cancel in differences. The
+    same number of rows and the same seed give the same weights, so that means over the same rows compare in pairs.
     """
     size = len(sums)
     # For all-or-nothing rows, half a row is too little: 12 hits of 12 then had a lower end of 87 %.

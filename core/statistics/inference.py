@@ -9,9 +9,6 @@ are skewed and few, as in comparisons with a supporter that always gets the same
   The interval (`smoothed_means`) allows for an unseen cluster, which t does not.
 - Clusters that are all equal have no error. Then p is the probability that all would be equal although the mean is 0, if unseen
   clusters lie half the scale away on the other side.
-
-A sign-flip test, used before, asks whether two sides are exchangeable, not whether their means are equal: for 12 skewed scores
-against a constant, it called 12 to 20 % different that were not (docs/measurements.md).
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 
 scikit-learn and krippendorff take one table per call; the tests compare with them.
 
-The intervals are jackknife intervals over clusters. Kappa and alpha are ratios of averages, biased downwards in small samples,
-and at most 1. Ratings near the floor or ceiling make this worse: the few items elsewhere decide, and a sample may have none of
-them. So the interval allows for unequal and skewed contributions of clusters and for the bias, and there is none before enough
-clusters differ from the most frequent kind. It was chosen by its coverage on skewed and symmetric ratings
+The intervals are jackknife intervals over clusters. Kappa and alpha are ratios of averages, biased downwards in small samples
+and near the floor or ceiling. So the interval allows for unequal and skewed contributions of clusters and for the bias, and
+there is none before enough clusters differ from the most frequent kind. It was chosen by its coverage
 (tests/bench/truth_raters.py; docs/measurements.md).
 """
 
@@ -35,9 +34,8 @@ def cohen_kappa(counts: Counts, weights: Counts) -> Counts:
 def krippendorff_alpha(coincidences: Counts, ordinal: bool) -> Counts:
     """Alpha of coincidence matrices (matrices × values × values, in ascending order); NaN without variation.
 
-    An item with m ≥ 2 answers adds 1/(m − 1) for every ordered pair of them; for two people without gaps, the matrix is the
-    table of their answers plus its transpose. Nominal and ordinal metric: Krippendorff (2011), "Computing Krippendorff's
-    Alpha-Reliability".
+    An item with m ≥ 2 answers adds 1/(m − 1) for every ordered pair of them. Nominal and ordinal metric: Krippendorff (2011),
+    "Computing Krippendorff's Alpha-Reliability".
     """
     totals = coincidences.sum(2)
     n = totals.sum(1)
@@ -73,9 +71,8 @@ def jackknife(values: Counts, n: int, fewest: int = KAPPA_FROM, fisher: bool = T
     both the figure and its jackknife correction for bias.
 
     There is no interval if the figure is 1 or −1, if it is undefined without some group, or if fewer than `fewest` groups
-    change it differently from the most frequent kind of group: among ratings that are nearly all equal, few items are
-    informative. Without `fisher`, the figure may exceed ±1 by chance, as disattenuated correlations do: the interval is then on
-    its own scale, both are cut at ±1, and there are two degrees of freedom fewer, since such a figure rests on three estimates.
+    change it differently from the most frequent kind. Without `fisher`, the figure may exceed ±1, as disattenuated correlations
+    do: the interval is on its own scale, both are cut at ±1, and there are two degrees of freedom fewer (three estimates).
     """
     value, without = float(values[0]), values[1:]
     groups = len(without)

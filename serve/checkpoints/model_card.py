@@ -44,12 +44,8 @@ class Data(Settings):
 
 
 class Training(Settings):
-    """The record of a training, without clock times, so that the same training leaves the same record.
-
-    `kind` is the model's purpose: playing the seeker (`role`), judging (`rank`) or being the `supporter`. `recipe` is resolved.
-    `metrics` has numbers by metric, possibly in groups; `baselines` has the same metrics of each baseline. `versions` are those
-    of packages.
-    """
+    """The record of a training, without clock times, so that the same training leaves the same record. `recipe` is resolved.
+    `metrics` has numbers by metric, possibly in groups; `baselines` has the same metrics of each baseline."""
 
     kind: Literal["role", "rank", "supporter"]
     base: str
@@ -78,11 +74,8 @@ def read_training(folder: Path) -> Training | None:
 
 
 def write_card(folder: Path, training: Training | None, merged: bool = False, base: str = "") -> None:
-    """Write, or overwrite, `training.json` and `README.md` in a folder.
-
-    `merged`: the folder has a whole model, not an adapter. Without a `training` there is no `training.json`, and the card says
-    that only the name of the `base` is known. Raises `UserError` if they cannot be written.
-    """
+    """Write, or overwrite, `training.json` and `README.md` in a folder. `merged`: it has a whole model, not an adapter. Without
+    a `training` there is no `training.json`, and the card says that only the name of the `base` is known."""
     if training is not None:
         write_json(folder / TRAINING, training.model_dump(mode="json"))
     write_text(folder / CARD, model_card(training, merged, base))

@@ -173,20 +173,6 @@ def test_ece_against_a_plain_loop(seed: int, n: int, bins: int) -> None:
     assert found == pytest.approx(sum(gaps)) and 0 <= found <= 1
 
 
-@pytest.mark.parametrize(
-    ("rows", "labels", "problem"),
-    [
-        ([[0.5, 0.5]], [2], "labels run from 2 to 2"),
-        ([[1, 0]], [-1], "from -1"),
-        ([[1, 0]], [0, 1], "are not"),
-        ([1, 0], [0, 1], "are not"),
-    ],
-)
-def test_ece_refuses_what_does_not_fit(rows: list[list[float]], labels: list[int], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        ece(rows, labels)
-
-
 ITEMS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.sampled_from([0.4, 0.55, 0.8])), min_size=2, max_size=12)
 
 

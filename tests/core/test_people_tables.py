@@ -89,9 +89,7 @@ def test_a_title_above_the_headings_is_one_fault(tmp_path: Path) -> None:
 
 def test_a_text_in_another_encoding_is_a_question_that_shows_it(tmp_path: Path) -> None:
     (tmp_path / "s.csv").write_bytes(text(ROWS).encode("gb18030"))
-    with pytest.raises(
-        UserError, match="not UTF-8 .*; is it, as gb18030 'd1;zh;安娜;.* ESC_EVAL_ENCODING=gb18030 .* 'CSV UTF-8'"
-    ):
+    with pytest.raises(UserError, match="not UTF-8 .*; is it, as gb18030 'd1;zh;安娜;.* ESC_EVAL_ENCODING=gb18030"):
         read_scores(tmp_path / "s.csv")
 
 
