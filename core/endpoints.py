@@ -81,8 +81,7 @@ class Endpoint(Settings):
     max_tokens_field: MaxTokensField | None = None
     """The server's name for the limit on a reply. Null: `max_tokens`, or the other name if the server wants that."""
     max_response_mb: Annotated[int, Field(gt=0, le=1024)] = 8
-    """Limit on the size of an answer in megabytes, decompressed; longer answers are rejected. Even the longest replies with
-    log-probabilities are far smaller."""
+    """Limit on an answer in megabytes, decompressed. Even the longest replies with log-probabilities are far smaller."""
     any_model: bool = False
     """Accept answers under any model name, for routers that spell it variously. Otherwise a change of name ends the run."""
     lists_models: bool = True

@@ -42,8 +42,7 @@ _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\
 
 
 def clean(text: str, sign: str | Callable[[re.Match[str]], str] = "\ufffd") -> str:
-    """Text for a console, a table or a page, with characters that could steer them replaced by U+FFFD (or `sign`). Everything
-    that is printed or written for people goes through here."""
+    """Text for people, with characters that could steer a console, table or page replaced by U+FFFD (or `sign`)."""
     return text if text.isprintable() else _STEERING.sub(sign, text)
 
 
@@ -124,8 +123,7 @@ def _unbroken(stream: Any) -> Any:
 
 
 def run_cli(app: Callable[[], object]) -> None:
-    """Run a typer app: `UserError` becomes one line on stderr and exit code 2, Ctrl-C exit code 130. SIGTERM (143) closes files
-    and stops servers, too."""
+    """Run a typer app; `UserError` is one line and exit code 2, Ctrl-C 130. SIGTERM (143) closes files, stops servers."""
     sys.stdout, sys.stderr = _unbroken(sys.stdout), _unbroken(sys.stderr)
     if threading.current_thread() is threading.main_thread():  # else it runs inside another program
         # A verb's imports make 200,000 objects, few of them in cycles: searching them for cycles, often and at the end of the

@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import zip_longest
@@ -42,8 +42,7 @@ def cache_dir() -> Path:
 
 
 def sha256_file(path: Path) -> str:
-    """Hex sha256 of a file's bytes, cached in the process by inode, size and modification time: weights of 30 GB take half a
-    minute to read, and a run needs their hash in three places."""
+    """Hex sha256 of a file's bytes, cached in the process by inode, size and modification time: 30 GB take half a minute."""
     stat = path.stat()
     return _sha256(path.absolute(), stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
@@ -61,8 +60,7 @@ def digest(value: Any, length: int = 64) -> str:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary path in the same folder, which becomes `path` if the block succeeds and is removed otherwise. Raises
-    `UserError` for a path that cannot be written."""
+    """A temporary path beside `path`, which it becomes if the block succeeds. Raises `UserError` if it cannot be written."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -301,8 +299,7 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
 
 
 def explain(error: Exception) -> str:
-    """The first problem of a pydantic error as `field: what is wrong`, and how many more there are; missing fields are listed
-    together. For any other error, its text."""
+    """The first problem of a pydantic error as `field: what is wrong`, and how many more there are; any other error's text."""
     first, *more = problems_in(error) if isinstance(error, ValidationError) else [str(error)]
     return first + (f" (and {len(more)} more)" if more else "")
 
@@ -318,13 +315,10 @@ def problems_in(error: ValidationError) -> list[str]:
         if kind not in {"missing", "extra_forbidden"} and isinstance(given, str | int | float):
             value = str(given)
             message += "" if "://" in value and problem_of(value) else f" (got {value[:60]!r})"  # never repeat a password
-        problems.setdefault(message if kind == "missing" else f"{message}\n{number}", []).append(_field(problem["loc"]))
+        parts = (str(part) for part in problem["loc"] if not str(part).startswith("function-"))  # pydantic's validators
+        field = " ".join(".".join(parts).split())[:100] or "record"
+        problems.setdefault(message if kind == "missing" else f"{message}\n{number}", []).append(field)
     return [f"{', '.join(dict.fromkeys(fields))}: {message.partition(chr(10))[0]}" for message, fields in problems.items()]
-
-
-def _field(place: Sequence[int | str]) -> str:
-    parts = (str(part) for part in place if not str(part).startswith("function-"))  # pydantic's name for a validator
-    return " ".join(".".join(parts).split())[:100] or "record"
 
 
 def validated(model: type[M], value: Any, where: object) -> M:

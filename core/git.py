@@ -11,8 +11,7 @@ _ROOT = Path(__file__).parents[1]
 
 @cache
 def git_revision(root: Path = _ROOT) -> str | None:
-    """The commit of a checkout (by default, of this package): 12 hex digits, with `+changes` if tracked files differ from it.
-    None for a folder that is not a checkout."""
+    """The commit of a checkout (default: of this package), with `+changes` if tracked files differ; None if it is not one."""
     if not (root / ".git").exists():
         return None
     try:

@@ -172,18 +172,14 @@ def direction(language: str) -> Literal["ltr", "rtl"]:
 
 def cut(text: str, language: str) -> list[str]:
     """The words of a text in lower case; in a script without spaces, its characters and whole Latin words."""
-    runs = ["".join(run) for spoken, run in groupby(text.lower(), _is_spoken) if spoken]
+    # Letters, marks, digits and joiners: a regular expression's \w would miss Hindi's vowel signs.
+    spoken = groupby(text.lower(), lambda sign: unicodedata.category(sign)[0] in "LMN" or sign in "\u200c\u200d")
+    runs = ["".join(run) for is_word, run in spoken if is_word]
     return runs if counts(language) == "words" else [part for run in runs for part in re.findall(r"[a-z0-9]+|.", run)]
 
 
-def _is_spoken(sign: str) -> bool:
-    """Letters, marks, digits and joiners. A regular expression's \\w would miss Hindi's vowel signs."""
-    return unicodedata.category(sign)[0] in "LMN" or sign in "\u200c\u200d"
-
-
 def of(by_language: Mapping[str, T], language: str, what: str) -> T:
-    """The text in the language or the one it is a variety of, else in English, else the first of all; `tell` reports a
-    replacement. `what` names the texts; there must be at least one."""
+    """The text in the language or the one it is a variety of, else in English, else the first of all, which `tell` reports."""
     for code in lineage(language):
         if code in by_language:
             return by_language[code]

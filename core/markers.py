@@ -58,8 +58,8 @@ class Markers:
     def __init__(self, tokens: Iterable[tuple[str, bool]] = ()) -> None:
         """`tokens`: a tokenizer's special and added tokens, each with its special flag. Those without it count if they are in
         brackets and not HTML tags, as Gemma has. White space and single characters never do: some models pad with "!"."""
-        own = sorted({text for text, special in tokens if len(text) > 1 and text.strip() and (special or _is_marker(text))})
-        self.own = sorted(own, key=len, reverse=True)  # longest first, as some begin alike
+        own = {text for text, special in tokens if len(text) > 1 and text.strip() and (special or _is_marker(text))}
+        self.own = sorted(sorted(own), key=len, reverse=True)  # longest first, as some begin alike
         self._opens = sorted({*_OPENS, *(text[0] for text in self.own)})
         self._every = self._compiled(self.own, _TAGS)
         self._but_tags = self._compiled([text for text in self.own if not re.fullmatch(_TAGS, text)])

@@ -154,8 +154,7 @@ def prepare(verb: Callable[..., Any]) -> None:
 
 
 def begin(verb: Callable[..., Any], arguments: dict[str, Any]) -> Token[tuple[PathOption, ...]]:
-    """Check the path options of a verb that is about to run, and replace run folders by the files in them that are meant. Until
-    the token is reset, `check_config` knows these options."""
+    """Check the path options of a verb that is about to run, with run folders replaced by the files in them that are meant."""
     for option in path_options(verb, arguments):
         name, value = IN_RUNS.get(option.name), arguments.get(option.parameter)
         if name and value and isinstance(option.role, Reads) and option.role.kind == "file":

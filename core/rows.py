@@ -117,8 +117,7 @@ class CorpusReader:
         return self.tidied(read_json(path, "file"))
 
     def csv(self, path: Path, needed: Sequence[str] = ()) -> Iterator[CorpusRow]:
-        """The records of a CSV file with a header, as dicts; a record's place is its first line. Raises `UserError` for a
-        header that lacks a `needed` column or has a column twice."""
+        """The records of a CSV file with a header, as dicts. Raises `UserError` if a `needed` column is missing."""
         records = csv_records(path, read_text(path, "file"))
         lines = [(f"{path}:{line}", cells) for line, cells in records if cells]  # no blank lines
         names = _columns(path, lines, needed)

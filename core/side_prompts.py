@@ -21,8 +21,7 @@ def supporter_system(prompts: PromptPack, language: Language) -> str:
 
 
 def chat(turns: Sequence[Turn], role: Role, system: str | None = None, lead: str | None = None) -> list[Message]:
-    """A dialogue as a side's own chat: its turns are `assistant`, the other side's are `user`. If this side speaks first,
-    `lead` is a line of the other side's before everything."""
+    """A dialogue as a side's own chat: its turns are `assistant`. `lead`: the other side's line, if this side begins."""
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
     messages += [{"role": "user", "content": lead}] if lead else []
     return messages + [{"role": "assistant" if turn.role == role else "user", "content": turn.text} for turn in turns]

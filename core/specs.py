@@ -38,8 +38,7 @@ class Sampling(Settings):
     max_tokens: Annotated[int, Field(gt=0, le=2**31)] = 512
     """Limit on the tokens of a reply."""
     reasoning_tokens: Annotated[int, Field(ge=0, le=2**31)] | None = Field(default=None, exclude_if=lambda most: most is None)
-    """Tokens for reasoning in addition to the reply, once the model turns out to reason. Null: 4,096, or half of
-    `context_length` if that is less. 0: `max_tokens` covers both."""
+    """Tokens for reasoning besides the reply. Null: 4,096, or half of `context_length` if less. 0: no room of its own."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     """The run's seed, from which every call derives its own. Null: no seed is sent."""
 
@@ -68,8 +67,7 @@ class ServeOptions(Settings):
     merge_adapter: bool = True
     """Serve a single adapter merged into a copy of its base (cached by content): unmerged, decoding is 10 to 30 % slower."""
     architecture: str | None = None
-    """The checkpoint's architecture, for plans before the download: a key of configs/serve/architectures.yaml, or a folder with
-    a config.json. Null: from its own name or config.json."""
+    """For plans before the download: a key of configs/serve/architectures.yaml, or a folder with a config.json."""
     eager: bool = False
     """Run without compilation and CUDA graphs: starts faster, answers more slowly."""
     trust_remote_code: bool = False

@@ -127,8 +127,7 @@ class Table:
         heads: Iterable[str] = (),
         decimals: int | None = None,
     ) -> Self:
-        """A table from rows that are heading → cell, or records whose fields have a `Column`. Columns are `heads`, then others
-        in the order in which rows first have them. Missing cells are empty."""
+        """A table from rows that are heading → cell, or records with `Column`s; columns are `heads`, then others."""
         body: list[Mapping[str, Cell]] = [row if isinstance(row, Mapping) else cells(row) for row in rows]
         columns = tuple(dict.fromkeys([*heads, *(head for row in body for head in row)]))
         lines = tuple(tuple(row.get(head) for head in columns) for row in body)
@@ -150,8 +149,7 @@ class Table:
 
 
 def file_keys(names: Iterable[str], nameless: str = "judge") -> dict[str, str]:
-    """Names as parts of file names: characters other than `A-Za-z0-9._-` become hyphens, and a name without any others becomes
-    `nameless`. Duplicates get a number."""
+    """Names as parts of file names (`A-Za-z0-9._-`); one without these becomes `nameless`, duplicates get a number."""
     keys: dict[str, str] = {}
     for name in names:
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or nameless
@@ -263,8 +261,7 @@ def to_markdown(table: Table) -> str:
 
 
 def guarded(text: str) -> str:
-    """Text for a CSV cell in which no spreadsheet finds a formula, however it splits the file: an apostrophe precedes each
-    character that could begin one. `unguarded` restores the text."""
+    """Text for a CSV cell in which no spreadsheet finds a formula, however it splits the file; see `unguarded`."""
     return _UNGUARDED.sub(r"\g<0>'", text)
 
 
@@ -300,8 +297,7 @@ def spread(table: Table) -> list[list[Cell]]:
 
 
 def write_csv(name: str, tables: Sequence[Table], out: Path) -> None:
-    """Write every table as OUT/KEY.csv. Files of an earlier call with the same name (listed in OUT/.NAME.tables) that this call
-    does not write are removed: they would pass for current figures."""
+    """Write every table as OUT/KEY.csv, and remove those that an earlier call of this name (OUT/.NAME.tables) wrote alone."""
     listed = out / f".{name}.tables"
     before = set(listed.read_text(encoding="utf-8").split()) if listed.exists() else set()
     for table in tables:

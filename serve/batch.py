@@ -87,8 +87,7 @@ def rare_collections(objects: int = 50_000) -> Iterator[None]:
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Await all concurrently; results are in order. The first exception cancels the rest and is raised as it is, except that
-    `NotUp` waits for the rest: calls in flight are paid for."""
+    """Await all concurrently; results are in order. The first exception cancels the rest, but `NotUp` waits for it."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
     pending = set(tasks)
     try:

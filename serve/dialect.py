@@ -202,8 +202,7 @@ class Voice(BaseModel):
             yield self._begun()
 
     def _count(self, tokens: int, size: int) -> bool:
-        """Note the token count of a prompt. Returns whether prompts now seem to be truncated silently: several of different
-        lengths have the same count, or one has fewer tokens than its text needs."""
+        """Note a prompt's tokens; whether prompts now seem to be truncated: longer ones count the same, or one has too few."""
         if not tokens or len(self.counted) >= _COUNTED or self.cut_at:
             return False
         self.counted.append((tokens, size))

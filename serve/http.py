@@ -1,5 +1,4 @@
-"""HTTP requests to a server: chat requests, and queries about the server itself. Bodies are limited, redirects are reported and
-not followed, and no key is ever repeated in a message."""
+"""HTTP requests to a server. Bodies are limited, redirects are not followed, and no key is ever repeated in a message."""
 
 from __future__ import annotations
 
@@ -34,7 +33,6 @@ ACCEPTED = "gzip, deflate"
 MEGABYTE = 2**20
 LISTING = 8 * MEGABYTE  # most bytes of a server's list of models or of its metrics
 _LIST_S = 10  # most seconds for a list of models
-_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
 PASSING = (PassingError, aiohttp.ClientError, TimeoutError, OSError)  # errors that may not recur
 
 
@@ -317,16 +315,10 @@ def _proxy(url: str) -> str | None:
     return proxy if not proxy or "://" in proxy else f"http://{proxy}"
 
 
-def is_away(error: Exception) -> bool:
-    """Whether an error means that the server is not available at the moment."""
+def away_and_crowded(error: Exception) -> tuple[bool, bool]:
+    """Whether an error means that the server is away, and whether fewer calls should be in flight (also for our open files)."""
     if isinstance(error, PassingError):
-        return error.crowded
+        return error.crowded, error.crowded
+    ours = getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE)
     refused = isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError)
-    return refused and getattr(error, "errno", None) not in _OUT_OF_FILES
-
-
-def is_crowded(error: Exception) -> bool:
-    """Whether an error calls for fewer concurrent calls, on the server's side or, with too many open files, on ours."""
-    if isinstance(error, PassingError):
-        return error.crowded
-    return isinstance(error, TimeoutError) or getattr(error, "errno", None) in _OUT_OF_FILES
+    return refused and not ours, ours or isinstance(error, TimeoutError)

@@ -32,8 +32,7 @@ _WAITING = re.compile(rb"^vllm:num_requests_waiting(?:\{[^}\n]*\})? ([0-9.eE+-]+
 
 
 def connections() -> int:
-    """The number of connections that this process may have: its limit of open files, raised as far as possible (at most
-    `FILES`), minus the open files and `RESERVE`."""
+    """The number of connections that the limit of open files, raised as far as possible, leaves to this process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
     if soft != resource.RLIM_INFINITY and soft < target:
@@ -121,8 +120,7 @@ class Limit:
             self._shrink(self.limit // 2)
 
     def adapt(self, waiting: int | None) -> None:
-        """Adjust the slots after a round: fewer if calls queue up (`waiting` at the server, if known), more if slots were
-        missing."""
+        """Adjust the slots after a round: fewer if calls queue up (`waiting`, if known), more if slots were missing."""
         slower = self._slower()
         if waiting is not None and waiting * QUEUED > self.limit:
             self._shrink(max(self.limit - waiting, self.limit // 2))
@@ -161,8 +159,7 @@ _BYTES_A_TOKEN = 3  # an estimate before the server's count: Chinese has about t
 
 @dataclass
 class Rate:
-    """Requests and tokens per minute at a base URL: the lowest limits of all specs. Calls are evenly spaced, over all phases,
-    roles and specs of a command, as a provider counts them."""
+    """Requests and tokens per minute at a base URL, evenly spaced: the lowest limits of all specs, over a whole command."""
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

@@ -207,8 +207,7 @@ def phases(
 
 
 def _part(models: Sequence[ModelSpec], first: bool, by_turns: Sequence[ModelSpec], needs: Needs) -> PhaseModels:
-    """A phase with the work of its models: the dialogues of its supporters, in the first phase also of those that are served
-    elsewhere."""
+    """A phase with the work of its models: the first also has the dialogues of supporters that are served elsewhere."""
     specs = {spec.name: spec for spec in models}
     works = {name: needs[name] for name in specs if name in needs}
     own = {spec.name: needs[spec.name].dialogues for spec in by_turns if spec.name in needs}

@@ -40,8 +40,7 @@ class ErrorInAnswer(Unreadable):
 
 
 def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
-    """A 200 body as a Reply, with the key masked. Raises `Unreadable` for a body that is not a completion, `ErrorInAnswer` for
-    one with an error."""
+    """A 200 body as a Reply, with the key masked. Raises `Unreadable` for no completion, `ErrorInAnswer` for an error in it."""
     try:
         body = parse(raw)
         if isinstance(body, list) and len(body) == 1:  # Gemini's errors
@@ -171,8 +170,7 @@ def _alternatives(token: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _of_answer(spec: ModelSpec, tokens: Tokens | None, text: str, reasoning: str) -> Tokens | None:
-    """The answer's tokens among all generated ones: those at the end that spell it, if the text before is exactly the reasoning
-    or ends with its closing tag. Empty if that is not certain."""
+    """The answer's tokens among all generated ones: those at the end that spell it. Empty if that is not certain."""
     answer, first, spelling = "".join(text.split()), len(tokens or ()), ""
     while tokens and first and len(spelling) < len(answer):
         first -= 1
@@ -183,7 +181,9 @@ def _of_answer(spec: ModelSpec, tokens: Tokens | None, text: str, reasoning: str
         return tokens and []
     before = "".join(token for token, _ in tokens[:first])
     words = "".join(CONTROL.sub("", before).split())
-    certain = words in ("", "".join(reasoning.split())) or ends_in_closing_tag(spec, before)
+    last = next(reversed(list(_tags(*spec.think_tags).finditer(before.rstrip()[-2 * _LONGEST :]))), None)
+    closed = last is not None and not last["opening"] and last.end() == len(last.string)
+    certain = closed or words in ("", "".join(reasoning.split()))
     return [entry for entry in tokens[first:] if not CONTROL.fullmatch(entry[0].strip())] if certain else []
 
 
@@ -247,12 +247,6 @@ def split_reasoning(spec: ModelSpec, text: str, apart: str = "") -> tuple[str, s
 @lru_cache
 def _tags(opening: str, closing: str) -> re.Pattern[str]:
     return re.compile(f"{re.escape(closing)}|{_CLOSING}|(?P<opening>{re.escape(opening)}|{_OPENING})", re.I)
-
-
-def ends_in_closing_tag(spec: ModelSpec, text: str) -> bool:
-    """Whether a text ends with the closing tag of a block of reasoning, so that the answer follows."""
-    last = next(reversed(list(_tags(*spec.think_tags).finditer(text.rstrip()[-2 * _LONGEST :]))), None)
-    return last is not None and not last["opening"] and last.end() == len(last.string)
 
 
 def bare(text: str) -> str:

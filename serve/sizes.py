@@ -66,8 +66,7 @@ class Size:
     """Bytes of LoRA adapters beside the base."""
 
     def splits(self, gpus: int) -> bool:
-        """Whether tensor parallelism over so many GPUs is possible: query heads are divided evenly; key and value heads are,
-        too, or they are copied."""
+        """Whether tensor parallelism over so many GPUs is possible: heads are divided evenly, or copied."""
         heads = [kind.heads for kind in self.attention if kind.heads > 1]
         return self.heads % gpus == 0 and all(n % gpus == 0 or gpus % n == 0 for n in heads)
 
@@ -183,8 +182,7 @@ def architectures_of(spec: ModelSpec) -> list[str]:
 
 
 def size_of(spec: ModelSpec, adapters: int = 0, rank: int = 0) -> Size | None:
-    """The size of a spec's checkpoint, with room for so many adapters of a rank; None for an unknown shape. Nothing is
-    downloaded."""
+    """The size of a spec's checkpoint, with room for so many adapters of a rank; None if unknown. Nothing is downloaded."""
     for config, folder in _configs(spec):
         counts, stored = dict[str, int](), None
         with suppress(UserError):  # the folder of an architecture, or a download that is not finished

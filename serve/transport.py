@@ -1,5 +1,4 @@
-"""The transport: sends a request to a server that may be away, overloaded or broken, until it is answered or given up. How many
-calls a server gets and how fast is in `serve.limits`."""
+"""The transport: sends a request to a server that may be away, overloaded or broken, until it is answered or given up."""
 
 from __future__ import annotations
 
@@ -225,9 +224,10 @@ class Transport:
     async def _after(self, call: _Call, problem: Exception) -> Reply | None:
         """Wait for the next try (None), or return the last error's reply; raises `Rejected` or `ServerLost` without one."""
         server, patience, wait = call.server, call.server.patience, getattr(problem, "wait", None) or 0.0
-        if http.is_crowded(problem):
+        away, crowded = http.away_and_crowded(problem)
+        if crowded:
             server.limit.crowded()
-        if not http.is_away(problem):
+        if not away:
             patience.answered()
         elif (  # away for all calls, not only this one
             patience.answers == call.answers

@@ -1,5 +1,4 @@
-"""Which servers a set of specs needs: specs on one base share a server, with the adapters on it. And problems that can be found
-before anything is downloaded."""
+"""Which servers a set of specs needs: specs on one base share a server. And problems that can be found before a download."""
 
 from __future__ import annotations
 

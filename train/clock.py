@@ -35,8 +35,7 @@ class StepClock(TrainerCallback):
         self._logged = 0
 
     def reads(self, inputs: dict[str, torch.Tensor]) -> None:
-        """Count a pass over padded rows, packed rows or trees: its tokens, and how many tokens each of them attends to. The
-        sums stay on the device, so that it does not have to wait."""
+        """Count a pass over rows or trees: its tokens, and the tokens they attend to. The sums stay on the device."""
         mask, positions = inputs.get("attention_mask", inputs.get("until")), inputs.get("position_ids")
         real = torch.ones_like(inputs["input_ids"]) if mask is None else (mask > 0).long()
         attended = (positions_of(real) if positions is None else positions) + 1

@@ -1,5 +1,4 @@
-"""Compares a trained simulator with its base on the recipe's validation dialogues of emotional support: perplexity of real
-seeker lines, and the lines that both write."""
+"""Compares a trained simulator with its base on held-out support dialogues: perplexity of real seeker lines, and own lines."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ def ratio(adapter: Floats, base: Floats, tokens: Floats) -> Estimate:
 
 
 def draw_turns(prepared: Prepared, count: int, seed: int, max_length: int | None) -> list[tuple[RoleExample, int]]:
-    """`count` dialogues (or all, if there are fewer) drawn by the seed, each with one seeker line that is not its first and
-    begins within `max_length` tokens."""
+    """`count` dialogues (or all) drawn by the seed, each with a seeker line, not its first, that begins within `max_length`."""
     rng = random.Random(seed)
     usable = []
     for example, row in zip(prepared.examples, prepared.rows, strict=True):
@@ -192,8 +190,7 @@ def read_held_out(recipe: Recipe[Any], path: Path) -> tuple[list[RoleExample], i
 
 
 def run(recipe: Recipe[Any], path: Path, adapter: Path, out: Path, count: int = LINES) -> None:
-    """Compare an adapter with its base on a file's held-out dialogues, write the figures to `out` and print them. Both write
-    `count` seeker lines, one per dialogue, drawn by the recipe's seed."""
+    """Compare an adapter with its base on a file's held-out dialogues, with `count` lines of each; write the figures."""
     from train.trainers import RoleTrainer, for_measuring
 
     training = recipe.training

@@ -53,8 +53,7 @@ def beside(path: Path, name: str) -> Path:
 
 
 def read_examples(path: Path, kind: type[M], what: str) -> list[M]:
-    """The examples in a JSONL or Parquet file, in a folder that `datasets` saved, or in a data set on the hub. Raises
-    `UserError` for the first malformed example, and if nothing can be read."""
+    """The examples in a JSONL or Parquet file, a folder that `datasets` saved, or a data set on the hub. Raises `UserError`."""
     dataset = hub_dataset(path)
     if not dataset and not path.is_dir() and path.suffix != ".parquet":
         return read_jsonl(path, kind, what)
@@ -121,8 +120,7 @@ def draw(examples: list[E], limit: int, seed: int) -> list[E]:
 
 
 def rubric_beside(path: Path) -> Rubric:
-    """The rubric of `rank-sft`, from rubric.yaml beside the examples. Raises `UserError` if it is missing: the scale is never
-    guessed from the labels."""
+    """The rubric of `rank-sft`, from rubric.yaml beside the examples: the scale is never guessed from the labels."""
     rubric = beside(path, "rubric.yaml")
     if not rubric.is_file():
         raise UserError(f"{rubric} is missing: `python -m data_prep rank-sft` writes it beside {path.name}; copy both")

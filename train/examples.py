@@ -157,8 +157,7 @@ def neutral(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> 
 def encode(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], template: Template | None = None
 ) -> tuple[list[int], list[int]]:
-    """Token ids of a dialogue and labels of the same length: the id in the assistant's text and its end, `IGNORED` elsewhere.
-    `template` is `template_of(tokenizer)`, for callers that encode many."""
+    """Token ids of a dialogue, and labels of the same length: the id in the assistant's text and its end, else `IGNORED`."""
     template = template or template_of(tokenizer)
     out = tokenizer.apply_chat_template(
         neutral(tokenizer, messages)[0],
@@ -197,8 +196,7 @@ class Prepared:
     examples: list[Any]
     """The examples that are kept."""
     rows: list[dict[str, Any]]
-    """The trainer's rows: `input_ids` and `labels` of equal length, and further columns for the ranker's loss. The ranker may
-    pack several examples into a row (`train.trainers.as_trees`)."""
+    """The trainer's rows: `input_ids` and `labels` of equal length, and further columns for the ranker's loss."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Examples left out, by reason."""
     cut: int = 0
@@ -210,10 +208,6 @@ class Prepared:
     def tokens(self) -> int:
         return sum(len(row["input_ids"]) for row in self.rows)
 
-    @property
-    def trained_tokens(self) -> int:
-        return sum(label != IGNORED for row in self.rows for label in row["labels"])
-
     def dataset(self) -> Dataset:
         """The rows as a `datasets` table, in their order."""
         from datasets import Dataset
@@ -221,8 +215,7 @@ class Prepared:
         return Dataset.from_list(self.rows)
 
     def identity(self) -> dict[str, Any]:
-        """The facts about this file for a model card, and for a training that resumes: hashes, the number of examples used, and
-        their prompt pack, if the manifest names it."""
+        """The facts about this file for a model card, and for a training that resumes."""
         manifest = beside(self.path, "manifest.json")
         has_manifest = manifest.is_file()
         settings = read_object(manifest, "the manifest of the examples").get("settings") if has_manifest else None
@@ -246,7 +239,8 @@ class Prepared:
 
     def summary(self) -> str:
         """One line for the log."""
-        parts = [f"{len(self.examples)} examples", f"{self.tokens:,} tokens", f"{self.trained_tokens:,} carry loss"]
+        trained = sum(label != IGNORED for row in self.rows for label in row["labels"])
+        parts = [f"{len(self.examples)} examples", f"{self.tokens:,} tokens", f"{trained:,} carry loss"]
         parts += [f"{self.cut} cut to fit"] if self.cut else []
         parts += [f"{self.markers} control markers in texts broken up"] if self.markers else []
         parts += [f"{count} dropped: {reason}" for reason, count in self.dropped.items()]
@@ -279,8 +273,7 @@ def _encoded(
 def prepare_role(
     path: Path, examples: Sequence[RoleExample], tokenizer: PreTrainedTokenizerBase, max_length: int | None
 ) -> Prepared:
-    """Rows with the loss on seeker lines; a dialogue longer than `max_length` tokens is cut at its end. Raises `UserError` if
-    nothing is left."""
+    """Rows with the loss on seeker lines; a dialogue is cut at `max_length` tokens. Raises `UserError` if nothing is left."""
     prepared, template = Prepared(path, [], []), template_of(tokenizer)
     for example in examples:
         if (row := _encoded(prepared, tokenizer, example.messages, template)) is None:
@@ -335,8 +328,7 @@ def prepare_rank(
 
 
 def load_examples(recipe: Recipe[Any], tokenizer: PreTrainedTokenizerBase) -> tuple[Prepared, Prepared, dict[str, int]]:
-    """The training and validation examples of a recipe (for a supporter role cards, whose ids are the prompts), and a ranker's
-    score tokens. Raises `UserError` for all problems of the data."""
+    """A recipe's training and validation examples (for a supporter role cards), and a ranker's score tokens."""
     data, training, tokens = recipe.data, recipe.training, dict[str, int]()
     if recipe.task == "rank":
         scores = [*map(int, rubric_beside(Path(data.train_file)).scores)]

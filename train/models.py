@@ -54,8 +54,7 @@ def load_tokenizer(recipe: Recipe[Any]) -> PreTrainedTokenizerBase:
 
 
 def load_base(recipe: Recipe[Any]) -> PreTrainedModel:
-    """The base model in the recipe's dtype, without remote code, from safetensors, on the device that trains it. Raises
-    `UserError` for weights that are not finite, and for missing target modules."""
+    """The base model, from safetensors, without remote code. Raises `UserError` for weights that are not finite."""
     from transformers import AutoModelForCausalLM
     from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
     from trl import get_quantization_config

@@ -77,8 +77,7 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
 
 
 def refuse(recipe: Recipe[Any]) -> str:
-    """Raise `UserError` for what training would refuse in the base's tokenizer and the examples; returns, in words, which of
-    these are not on this machine."""
+    """Raise `UserError` for what training would refuse; returns, in words, what is not on this machine and so not checked."""
     from huggingface_hub import try_to_load_from_cache  # not in the base install, which has `plan --help`
 
     name, data = recipe.model.model_name_or_path or "", recipe.data

@@ -24,8 +24,7 @@ from train.run import check_numbers, say
 
 
 def run(recipe: Recipe[Any], test: Path, adapters: dict[str, Path], untrained: bool, out: Path) -> None:
-    """Write the judgements of a test split by each adapter and, with `untrained`, by the base alone. Problems of data and
-    adapters are found before the first forward pass."""
+    """Write the judgements of a test split by each adapter and, with `untrained`, by the base alone."""
     from datasets import Dataset
 
     from train.batches import RankPadding
@@ -92,8 +91,7 @@ def method_beside(path: Path) -> PromptMethod:
 def judgements(
     example: RankExample, shares: NDArray[np.float64] | None, name: str, rubric: Rubric, method: PromptMethod
 ) -> list[Judgement]:
-    """One record per dimension of the example, with the fields that a served judge fills. `shares` [D, S] are the probabilities
-    of its digits; None if it exceeds the context."""
+    """One record per dimension of the example. `shares` [D, S] are the probabilities of its digits; None: context exceeded."""
     scores = rubric.scores
     condition = {"mode": "paper" if method == "paper" else "native", "where": "in-process"}
     common: dict[str, Any] = {"dialogue_id": example.dialogue_id, "language": example.language, "judge": name}

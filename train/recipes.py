@@ -73,8 +73,7 @@ class RankArguments(DataArguments):
     """Settings of the ranker (ESC-RANK, ESC-Eval section 3.4)."""
 
     loss: Literal["cross_entropy", "ordinal"] = "cross_entropy"
-    """cross_entropy on the answer's tokens, or ordinal: with the squared earth mover's distance between the scale's
-    probabilities and the right score added."""
+    """cross_entropy on the answer's tokens, or ordinal: with the squared earth mover's distance over the scale added."""
     ordinal_weight: float = 1.0
     """Weight of the ordinal term."""
     loss_over: Literal["vocabulary", "scale"] = "vocabulary"
@@ -187,8 +186,7 @@ class Recipe(Generic[A]):
 
 
 def lora_config(model: ModelConfig) -> LoraConfig:
-    """PEFT's config of a recipe's adapter. Raises `UserError` without `use_peft`, for settings that PEFT refuses, and as
-    `check_servable` does."""
+    """PEFT's config of a recipe's adapter. Raises `UserError` for settings that PEFT or vLLM would refuse."""
     from trl import get_peft_config
 
     if not model.use_peft:
@@ -228,14 +226,12 @@ def check_targets(base: PreTrainedModel, config: LoraConfig) -> None:
 
 
 def may_read_trees(recipe: Recipe[Any], examples: Sequence[RankExample]) -> bool:
-    """Whether the ranker can read all questions about a dialogue in one row (`train.prefix_tree`): if every answer is one digit
-    and the attention takes a mask."""
+    """Whether the ranker can read all questions about a dialogue in one row: each is one digit, and a mask is taken."""
     return recipe.model.attn_implementation in MASKED_ATTENTION and all(len(example.labels) == 1 for example in examples)
 
 
 def hub_kernel(recipe: Recipe[Any]) -> str | None:
-    """The setting (with its value) by which a recipe uses kernels from the hub, for attention or for all layers; None without
-    one."""
+    """The setting (with its value) by which a recipe uses kernels from the hub; None without one."""
     from transformers.integrations.hub_kernels import is_kernel
 
     if is_kernel(attention := recipe.model.attn_implementation):
@@ -244,8 +240,7 @@ def hub_kernel(recipe: Recipe[Any]) -> str | None:
 
 
 def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
-    """The recipe from `--config FILE` and overrides, as a script gets them. Raises `UserError` for a missing or malformed file,
-    an unknown setting (with near ones), and a recipe for another script."""
+    """The recipe from `--config FILE` and overrides. Raises `UserError` for unknown settings, or another script's."""
     from trl import ModelConfig, TrlParser
 
     arguments = list(arguments)

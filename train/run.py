@@ -91,8 +91,7 @@ def check_machine(recipe: Recipe[Any]) -> None:
 
 
 def name_tracked_run(recipe: Recipe[Any]) -> None:
-    """Give wandb and trackio (`report_to`) a project, and a run for the claimed output folder, which a resumed training
-    continues. wandb writes offline without a key."""
+    """Give wandb and trackio (`report_to`) a project, and a run for the claimed folder, which a resumed training continues."""
     training = recipe.training
     claim = Path(training.output_dir).absolute() / "recipe.json"
     name = digest([str(claim), claim.read_text(encoding="utf-8")], 12)
@@ -301,8 +300,7 @@ def export_adapter(
 
 
 def write_spec(adapter: Path, trainer: Trainer, recipe: Recipe[Any], data: Sequence[Prepared], learnt: Sequence[str]) -> Path:
-    """Write the model spec that serves this adapter, `model.yaml` in the output folder, and return its path. It contains our
-    chat template if the base's own gives other prompts than training."""
+    """Write `model.yaml`, the spec that serves this adapter (with our chat template if the base's own differs); its path."""
     out, task = adapter.parent, recipe.task
     tokenizer = trainer.processing_class
     context = min(trainer.model.config.max_position_embeddings, CONTEXT)

@@ -1,5 +1,4 @@
-"""`python -m train test RECIPE`: measures a trained adapter on held-out data, without a server: a ranker scores a test split
-(`train.rank_test`), a seeker is compared with its base (`train.compare`)."""
+"""`python -m train test RECIPE`: measures a trained adapter on held-out data, without a server."""
 
 from __future__ import annotations
 

@@ -64,8 +64,7 @@ class AdapterTrainer(SeededOrder, SFTTrainer):
         super().log(logs | (self._clock.since_log() if self._clock and "loss" in logs else {}), start_time)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the whole adapter alone. All processes have to call this. (transformers would first copy the base into each
-        one's memory under ZeRO-2, and gather it under FSDP.)"""
+        """Save the whole adapter alone. All processes have to call this. (transformers would gather the base, too.)"""
         named = self.model.named_parameters(remove_duplicate=False)  # the file has a shared matrix once per module
         trained = {name: weight for name, weight in named if weight.requires_grad}
         gathered: Any = nullcontext()
@@ -229,8 +228,7 @@ class RankTrainer(AdapterTrainer):
     def _answers(
         self, model: Any, inputs: dict[str, torch.Tensor], use_cache: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor, Any]:
-        """The answers' logits [B, K, vocabulary] in fp32 (for a loss over the scale [B, K, S]), their labels [B, K], and the
-        cache, if it is used."""
+        """The answers' logits [B, K, vocabulary] in fp32 (over the scale [B, K, S]), labels [B, K], and the cache."""
         labels = inputs["labels"]
         cache = None
         if "places" in inputs:
@@ -253,8 +251,7 @@ class RankTrainer(AdapterTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """The mean loss per answer token. `num_items_in_batch` counts the tokens of all processes and accumulation steps, and
-        DDP averages gradients over processes."""
+        """The mean loss per answer token: `num_items_in_batch` counts those of all processes, over which DDP averages."""
         logits, labels, _ = self._answers(model, inputs)
         total = self.answer_loss(inputs, logits, labels)
         count = (labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch

@@ -48,8 +48,7 @@ def majority(targets: Sequence[float]) -> dict[str, Any]:
 
 
 def accuracy(values: Verdicts, gold: Sequence[float]) -> dict[str, Any]:
-    """All accuracy figures of one dimension of n ≥ 1 items: shares (0–1), and the counts `n`, `read`, `gold_rounded`. Figures
-    over the readable verdicts are None when nothing could be read."""
+    """Accuracy figures of one dimension: shares (0–1) and counts; those over readable verdicts are None if nothing was read."""
     n = len(gold)
     rounded = [round_half_up(g) for g in gold]
     hits = [value is not None and value == r for value, r in zip(values, rounded, strict=True)]
@@ -148,8 +147,7 @@ def quadratic_kappa(values: Floats, gold: Floats, weights: Weights) -> Floats:
 
 
 def spearman(values: Verdicts, gold: Sequence[float]) -> float | None:
-    """Spearman's rank correlation with the unrounded gold, −1 to 1; equal scores have their mean rank. Unreadable verdicts are
-    left out. None with fewer than two pairs, or if either side is constant."""
+    """Spearman's correlation with the unrounded gold, −1 to 1, over readable verdicts; None if a side is constant."""
     pairs = [(value, g) for value, g in zip(values, gold, strict=True) if value is not None]
     scores, targets = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
     correlation = rank_correlation(scores, targets, np.ones((1, len(pairs))))[0]
@@ -187,8 +185,7 @@ def calibration_errors(distributions: ArrayLike, labels: ArrayLike, weights: Wei
 
 
 def calibration_gaps(distributions: ArrayLike, labels: ArrayLike, bins: int = 10) -> Floats:
-    """Each item's contribution to its bin [n, bins]: (1 if its most probable score is right, else 0) − probability; others
-    0."""
+    """Each item's contribution to its bin [n, bins]: (1 if its most probable score is right, else 0) − probability."""
     confidence, right, place = sureness(distributions, labels, bins)
     gaps: Floats = (right - confidence)[:, None] * (place[:, None] == np.arange(bins))
     return gaps

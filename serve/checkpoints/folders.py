@@ -85,8 +85,7 @@ def manifest_problem(folder: Path, made_from: dict[str, Any]) -> str | None:
 
 
 def build_folder(dst: Path, src: Path, made_from: dict[str, Any], build: Callable[[Path], None]) -> bool:
-    """Fill the folder `dst` with `build`, atomically; False if it exists already, unchanged. Raises `UserError`, and writes
-    nothing, if `dst` contains anything else or cannot be written."""
+    """Fill `dst` with `build`, atomically; False if it exists unchanged. Raises `UserError` if it contains anything else."""
     dst = dst.absolute()
 
     def guarded(target: Path) -> None:

@@ -37,8 +37,7 @@ def lora_rank_limit(rank: int) -> int:
 
 
 def adapter_rank(folder: Path, what: str = "adapter") -> int:
-    """The largest LoRA rank in an adapter folder. Raises `UserError` for a folder that is not a complete LoRA adapter's, a rank
-    that vLLM cannot serve, and weights that are not finite."""
+    """The largest LoRA rank in an adapter folder. Raises `UserError` unless it is complete, finite and servable by vLLM."""
     config_file, weights = folder / CONFIG, folder / WEIGHTS
     if not weights.is_file() and (pickle := folder / "adapter_model.bin").is_file():
         raise UserError(f"{what} refused: {pickle} is a pickle, which can run code; save it as {WEIGHTS} if you trust it")

@@ -6,6 +6,7 @@ import importlib.metadata
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -82,8 +83,7 @@ def write_card(folder: Path, training: Training | None, merged: bool = False, ba
 
 
 def adapter_to_publish(folder: Path, repo: str) -> Publication:
-    """An adapter's files with a current card: a missing licence is the base's, and URLs of servers used in training are
-    replaced. Raises `UserError` for a folder without an adapter."""
+    """An adapter's files with a current card: a missing licence is the base's, and URLs of servers in training are replaced."""
     need_modules("huggingface_hub", purpose="publishing on the hub")
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
@@ -137,13 +137,17 @@ def model_card(training: Training | None, merged: bool = False, base: str = "") 
         keep_trailing_newline=True,
         autoescape=False,  # Markdown, not HTML: see `text` and `block`
     )
-    environment.filters |= {"text": _text, "block": _block}
+    environment.filters |= {
+        "text": _text,
+        "block": _block,
+        "yaml": partial(yaml.safe_dump, sort_keys=False, allow_unicode=True),
+    }
     body = environment.get_template("model_card.md.j2").render(
         training=training,
         merged=merged,
         base=base,
-        spec=_yaml(_spec(training, merged, base)),
-        recipe=_yaml(training.model_dump(mode="json")["recipe"]) if training else "",
+        spec=_spec(training, merged, base),
+        recipe=training.model_dump(mode="json")["recipe"] if training else "",
         made_with=[training.created_by, *(f"{k} {v}" for k, v in sorted(training.versions.items()))] if training else [],
         figures=list(_figures(training)) if training else [],
     )
@@ -151,8 +155,7 @@ def model_card(training: Training | None, merged: bool = False, base: str = "") 
 
 
 def _results(training: Training) -> Iterator[EvalResult]:
-    """The main figures (perplexity; agreement averaged over dimensions; reward) for the hub's `model-index`, each with its
-    baselines and the number of its examples, verdicts or role cards."""
+    """The main figures (perplexity; average agreement; reward) for the hub's `model-index`, each with baselines and n."""
     from huggingface_hub import EvalResult
 
     metrics = dict(_flat(training.metrics))
@@ -220,10 +223,6 @@ def _number(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(_number, value))
     return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _yaml(value: Any) -> str:
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
 
 
 def _text(value: object) -> str:

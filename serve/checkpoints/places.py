@@ -68,8 +68,7 @@ def base_folder(place: str, revision: str | None, what: str) -> Path:
 
 
 def download(repository: str, revision: str | None, patterns: Iterable[str], what: str) -> Path:
-    """A hub repository's files that match some patterns, in the hub's own cache, with the hub's own progress bars. Raises
-    `UserError` if the download fails."""
+    """A hub repository's files that match some patterns, in the hub's own cache. Raises `UserError` if the download fails."""
     from huggingface_hub import snapshot_download
 
     try:
