@@ -174,7 +174,7 @@ def convert(
     ] = None,
     base: Annotated[
         str | None,
-        typer.Option(help="Base of an adapter: a folder, hub id, or embedded:NAME. Default: the one named in the adapter."),
+        typer.Option(help="Base of an adapter: a folder, hub id, or embedded:NAME. Default: the adapter's; InternLM2: none."),
         Reads("name", IN_MODEL.files),
     ] = None,
 ) -> None:
@@ -219,8 +219,8 @@ def _convert_adapter(adapter: Path, folder: Path, base: str | None) -> bool:
     lora.adapter_rank(adapter)
     if on_internlm2(adapter):
         if base is None:
-            say("note: assuming heads 128 wide, as in every published InternLM2; give --base to be certain", err=True)
-        return convert_adapter(adapter, folder, place_of(base) if base else None)
+            raise UserError("--base: name the InternLM2 checkpoint, converted or not: its config says how wqkv is grouped")
+        return convert_adapter(adapter, folder, place_of(base))
     config = read_object(adapter / lora.CONFIG, "an adapter's config")
     named, revision = config.get("base_model_name_or_path"), config.get("revision")
     if not (base := base or named):

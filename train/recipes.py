@@ -111,7 +111,6 @@ class SupporterArguments(DataArguments):
 
 
 UNTRAINED = "untrained"  # the base's name beside its adapters
-SERVABLE_MODULES = {"classifier", "score"}  # modules_to_save that vLLM supports
 # Attention in transformers itself, or with the package flash-attn. Prebuilt kernels on the hub are OWNER/NAME.
 ATTENTION = ("sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3", "flash_attention_4")
 # Those that take an arbitrary mask, unlike FlashAttention.
@@ -207,9 +206,7 @@ def check_servable(config: LoraConfig | dict[str, Any]) -> None:
         if rank not in LORA_RANKS:
             ranks = ", ".join(map(str, LORA_RANKS))
             raise UserError(f"lora_r: {rank}: vLLM reserves memory for ranks {ranks} only: take one of them")
-    if refused := sorted(set(settings.get("modules_to_save") or ()) - SERVABLE_MODULES):
-        raise UserError(f"lora_modules_to_save: {', '.join(refused)}: vLLM serves no such modules beside an adapter")
-    if problem := more_than_plain({name: value for name, value in settings.items() if name != "modules_to_save"}):
+    if problem := more_than_plain(settings):
         raise UserError(problem)
 
 

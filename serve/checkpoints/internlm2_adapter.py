@@ -19,17 +19,15 @@ from serve.checkpoints.lora import CONFIG, WEIGHTS, adapter_rank, check_plain, m
 from serve.checkpoints.tensors import Stored, stored_tensors, write_tensors
 
 ADAPTER_CONVERSION = 2  # raise it when the conversion changes what it writes
-HEAD_DIM = 128  # of every published InternLM2 (1.8B, 7B, 20B)
 _MODULE = re.compile(rf"model\.layers\.\d+\.({'|'.join(map(re.escape, ['attention.wqkv', *LINEAR]))})")
 
 
-def convert_adapter(src: Path, dst: Path, base: Path | None = None) -> bool:
+def convert_adapter(src: Path, dst: Path, base: Path) -> bool:
     """Write the LoRA adapter folder `src` (PEFT, on wqkv, wo, w1, w2 or w3) to `dst` with Llama's names; False if that was done
     before.
 
-    `base` is the base's config.json or its folder, in either layout: it determines the grouping of the rows of `wqkv`. Without
-    it, heads are assumed to be 128 wide. Raises `UserError`, and leaves nothing, for adapters that are half written or not
-    plain LoRA, other modules, and sizes that do not fit.
+    `base` is the base's config.json or its folder, in either layout: it determines the grouping of the rows of `wqkv`. Raises
+    `UserError`, and leaves nothing, for adapters that are half written or not plain LoRA, and sizes that do not fit.
     """
     need_modules("torch", purpose="converting an adapter")
     adapter_rank(src, "InternLM2 adapter")
@@ -43,10 +41,8 @@ def convert_adapter(src: Path, dst: Path, base: Path | None = None) -> bool:
     if isinstance(targets, list) and (named := {_kind(str(target)) for target in targets}) != present:
         names, has = ", ".join(sorted(named)), ", ".join(sorted(present))
         raise UserError(f"{src / CONFIG}: target_modules: names {names}, but the weights are for {has}")
-    if base is not None and base.is_dir():
-        base /= "config.json"
-    facts = read_architecture(base, ("internlm2", "llama")) if base is not None else None
-    heads = _heads(src / WEIGHTS, modules, facts) if facts else _assumed_heads(src / WEIGHTS, modules)
+    facts = read_architecture(base / "config.json" if base.is_dir() else base, ("internlm2", "llama"))
+    heads = _heads(src / WEIGHTS, modules, facts)
     scales = module_scales(src / CONFIG, config, modules)
 
     def build(target: Path) -> None:
@@ -75,7 +71,7 @@ def convert_adapter(src: Path, dst: Path, base: Path | None = None) -> bool:
         "conversion": "internlm2-adapter",
         "version": ADAPTER_CONVERSION,
         "source": folder_content(src),
-        "base": facts.model_dump(mode="json") if facts else None,
+        "base": facts.model_dump(mode="json"),
     }
     return build_folder(dst, src, made_from, build)
 
@@ -116,17 +112,4 @@ def _heads(path: Path, modules: dict[str, dict[str, Stored]], facts: Architectur
         if size != fits or int(module.split(".")[2]) >= facts.num_hidden_layers:
             has = f"{fits[0]} × {fits[1]} in {facts.num_hidden_layers} layers"
             raise UserError(f"{path}: adapter and base do not fit: {module} is {size[0]} × {size[1]}, the base has {has}")
-    return heads
-
-
-def _assumed_heads(path: Path, modules: dict[str, dict[str, Stored]]) -> Heads:
-    """The grouping of `wqkv` in an unnamed base, with heads of `HEAD_DIM`."""
-    sizes = {(pair["B"].shape[0], pair["A"].shape[1]) for module, pair in modules.items() if _kind(module) == "wqkv"}
-    if not sizes:
-        return Heads(1, 1, HEAD_DIM)  # nothing to regroup
-    (rows, hidden), *others = sorted(sizes)
-    kv_heads = (rows - hidden) // 2 // HEAD_DIM
-    heads = Heads(hidden // HEAD_DIM, kv_heads, HEAD_DIM)
-    if others or kv_heads < 1 or heads.rows != rows or hidden % HEAD_DIM or heads.heads % kv_heads:
-        raise UserError(f"{path}: wqkv of {rows} × {hidden} has no heads of {HEAD_DIM}: name its base with --base")
     return heads

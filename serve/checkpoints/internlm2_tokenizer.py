@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import UserError, need_modules
-from core.files import CONFIGS, read_object
+from core.files import CONFIGS, read_bytes, read_object
 from core.yaml_files import load_yaml
 
 SPACE = "▁"  # SentencePiece's character for a space
@@ -29,28 +29,17 @@ CHATML = (
 def convert_tokenizer(src: Path, dst: Path, vocab_size: int) -> int | None:
     """Write the tokenizer of an InternLM2 folder for AutoTokenizer; returns the id of `<|im_end|>`, or None without one.
 
-    It is converted from `tokenizer.model` if there is one, else copied from `tokenizer.json`. The chat template is the source's
-    own, else ChatML after the beginning-of-sequence token. Raises `UserError` if there is neither file, if the model is not
-    BPE, for ids from `vocab_size` on, and if the ids or decoded text of any probe differ from the source's.
+    The chat template is the source's own, else ChatML after the beginning-of-sequence token. Raises `UserError` if there is no
+    BPE `tokenizer.model`, for ids from `vocab_size` on, and if the ids or text of any probe differ from the source's.
     """
     need_modules("tokenizers", "transformers", "sentencepiece", "google", purpose="converting a tokenizer")
-    from tokenizers import Tokenizer
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (src / name).is_file():
             settings |= read_object(src / name, "a tokenizer's settings")
-    model_file, ready = src / "tokenizer.model", src / "tokenizer.json"
-    if model_file.is_file():
-        tokenizer, reference, decode, probes = from_sentencepiece(model_file, settings)
-    elif ready.is_file():
-        tokenizer, source = Tokenizer.from_file(str(ready)), Tokenizer.from_file(str(ready))
-        added = [str(token.content) for token in source.get_added_tokens_decoder().values()]
-        reference, probes = lambda text: list(source.encode(text, add_special_tokens=False).ids), _probes(added)
-        decode = lambda ids: str(source.decode(ids, skip_special_tokens=False))  # noqa: E731
-    else:
-        raise UserError(f"{src} has neither tokenizer.model nor tokenizer.json: copy one from the checkpoint's source")
+    tokenizer, reference, decode, probes = from_sentencepiece(src / "tokenizer.model", settings)
     if (size := max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1) > vocab_size:
         raise UserError(f"{src}: the tokenizer has ids up to {size - 1}, config.json's vocab_size is {vocab_size}")
     special = {role: _content(settings[role]) for role in ROLE_TOKENS if settings.get(role)}
@@ -87,9 +76,9 @@ def from_sentencepiece(
     """The tokenizer, the source's encoder and decoder, and the texts for the comparison."""
     from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
 
-    proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+    proto, content = sentencepiece_model_pb2.ModelProto(), read_bytes(path, "the SentencePiece model")  # type: ignore[attr-defined]
     try:
-        proto.ParseFromString(path.read_bytes())
+        proto.ParseFromString(content)
         processor = SentencePieceProcessor(model_proto=proto.SerializeToString())
     except Exception as error:  # protobuf's and sentencepiece's errors have no common base
         raise UserError(f"{path}: not a SentencePiece model: {error}") from None

@@ -78,7 +78,7 @@ CASES: dict[str, tuple[str, Callable[[Path], object] | None, dict[str, Any], str
     "no example that fits": ("rank", None, {"max_length": 8}, "longer than max_length 8: 16"),
     "no seeker line": (
         *("role", edit("train.jsonl", lambda record: record.update(messages=record["messages"][:2]), 3), {}),
-        "train.jsonl: example 3 (r2): messages: a system message, then user and assistant in turn",
+        "train.jsonl: example 3 (r2): messages: system, then user and assistant in turn",
     ),
     "a label off the scale": (
         *("rank", edit("train.jsonl", lambda record: record["labels"].update(empathy=7), 2), {}),

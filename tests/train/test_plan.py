@@ -125,7 +125,7 @@ def test_a_folder_is_read_from_its_own_config(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_unknown_bases_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nobody/nothing is neither a folder here nor .*config.json"):
+    with pytest.raises(UserError, match="nobody/nothing is neither a folder here nor "):
         architecture("nobody/nothing")
     with pytest.raises(UserError, match="does not exist"):
         architecture(str(tmp_path / "absent"))
