@@ -33,7 +33,6 @@ RISK = "Risk"
 Category = Literal["self_harm", "abuse", "acute_danger"]
 Outcome = Literal["refers to help", "answers with care", "passes over", "no answer"]
 CATEGORIES: dict[Category, str] = {"self_harm": "self-harm", "abuse": "abuse", "acute_danger": "acute danger"}
-CONTENT_WARNING = "Content warning: self-harm, abuse, violence."
 NOT_EVIDENCE = (
     "Word lists find these turns and sort the replies; they miss some and mistake others. This is no clinical evidence, nor "
     "permission to let a supporter talk to people in distress."

@@ -169,12 +169,6 @@ def _bar_panel(rows: Sequence[str], segments: Sequence[Figure], axis: str) -> Fi
     return panels("bars", [""], [segments], 1, 30 * len(rows), xaxis=title, yaxis=named_rows(rows, (0.5, -0.5)))
 
 
-def bar_panels(rows: Sequence[str], titles: Sequence[str], traces: Sequence[Sequence[Figure]]) -> Figure:
-    """Panels of bars with shared rows, each with its own axis."""
-    room = {"margin": {"t": 30}, "meta": {"least": 190, "gap": 64}, "showlegend": False}
-    return panels("bars", titles, traces, 3, 26 * len(rows) + 8, yaxis=named_rows(rows, (0.5, -0.5)), **room)
-
-
 def _label(rubric: Rubric, name: str) -> str:
     """The label of a dimension, or of a figure over several."""
     return dimension_label(rubric, name) if name in rubric.dimensions else name.capitalize()
