@@ -16,7 +16,7 @@ from sklearn.metrics import accuracy_score, cohen_kappa_score
 from core.errors import UserError
 from core.files import write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Turn
-from core.statistics.accuracy import FIGURES, round_half_up, share, wilson
+from core.statistics.accuracy import FIGURES
 from core.statistics.reliability import KAPPA_FROM, jackknife
 from core.tables import Estimate, fmt
 from data_prep.scores.human import read_gold
@@ -71,14 +71,6 @@ def test_a_worked_example() -> None:
     assert row["gold_rounded"] == 0
 
 
-def test_a_share_in_per_cent_has_that_interval() -> None:
-    found = share(3, 10)
-    low, high = wilson(3, 10)
-    assert low is not None and high is not None
-    assert (found.mean, found.low, found.high, found.n) == (30, 100 * low, 100 * high, 10)
-    assert share(0, 0) == Estimate(None, None, None, 0)
-
-
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40))
 def test_against_scikit_learn(pairs: list[tuple[int, int]]) -> None:
     values, gold = [float(v) for v, _ in pairs], [float(g) for _, g in pairs]
@@ -104,11 +96,6 @@ def test_annotators_are_averaged_and_what_is_not_whole_is_rounded() -> None:
     assert row["acc"] == 1.0  # 2.5 is rounded up
     assert agreement(judged([4, 4]), gold)["en"]["fluency"]["acc_soft"] == 1.0  # |4 − 3| = 1, though |4 − 2.5| is more
     assert agreement(judged([1, 1]), gold)["en"]["fluency"]["acc_soft"] == 0.0
-
-
-@pytest.mark.parametrize(("value", "rounded"), [(0.5, 1), (1.5, 2), (2.5, 3), (2.49, 2), (3.0, 3)])
-def test_halves_round_up(value: float, rounded: int) -> None:
-    assert round_half_up(value) == rounded
 
 
 @pytest.mark.parametrize("scores", [(1.4, 2.8, 3.3), (3.3, 2.8, 1.4), (2.8, 3.3, 1.4), (0.6, 2.3, 4.6)])

@@ -14,7 +14,7 @@ from sklearn.metrics import confusion_matrix
 from core.errors import UserError
 from core.records import HumanScore, Judgement
 from core.rubrics import Scale
-from core.tables import Table, file_keys, fmt
+from core.tables import Table, fmt
 from evalsuite.statistics.agreement import agreement
 from evalsuite.statistics.clusters import Clusters
 from evalsuite.statistics.judge_figures import beaten, compare
@@ -76,11 +76,6 @@ def test_two_judges_never_share_a_name() -> None:
 def test_why_a_verdict_is_missing_makes_no_other_judge() -> None:
     lost = judged("a", [None], first=1, condition={"failure": "context_overflow"})
     assert [len(own) for own in by_judge(judged("a", [1]) + lost).values()] == [2]
-
-
-def test_file_names_of_judges_differ() -> None:
-    keys = file_keys(["a · b", "a/b", "裁判", "../x"])
-    assert keys == {"a · b": "a-b", "a/b": "a-b-2", "裁判": "judge", "../x": "x"}
 
 
 # --- table 4 --------------------------------------------------------------------------------------------------------------
@@ -150,11 +145,6 @@ def test_what_a_distribution_does_not_name_has_no_probability() -> None:
     assert against_gold(by_judge(verdicts), gold)["a"]["en"]["fluency"]["ece"] == pytest.approx(0.9)
 
 
-def test_one_judge_alone_is_not_the_best() -> None:
-    (table,) = shown_tables(judged("a", [3]), golden([3]))
-    assert table.bold == () and figures_of(table, 0)["average ACC"] == "100.00 n=1"  # one dialogue: no interval
-
-
 def test_a_judge_without_a_dimension_has_no_average() -> None:
     gold = golden([3, 2]) + golden([3, 2], "skill")
     verdicts = judged("whole", [3, 3]) + judged("whole", [0, 0], "skill") + judged("part", [3, 2])
@@ -162,12 +152,6 @@ def test_a_judge_without_a_dimension_has_no_average() -> None:
     part = figures_of(table, 1)
     assert part["average ACC"] == "– n=0" and part["skill ACC"] == "– n=0" and part["Fluency ACC"].startswith("100.00")
     assert "different items" in table.notes[1]
-
-
-def test_languages_have_tables_of_their_own() -> None:
-    zh: dict[str, Any] = {"language": "zh", "first": 5}
-    tables = shown_tables(judged("a", [3]) + judged("b", [2]) + judged("a", [1], **zh), golden([3]) + golden([1], **zh))
-    assert [(t.key, len(t.rows)) for t in tables] == [("table4_en", 3), ("table4_zh", 2)]
 
 
 @pytest.mark.parametrize(
@@ -247,9 +231,3 @@ def test_bins_draw_clusters_whole() -> None:
     assert (each.n, each.clusters, pairs.n, pairs.clusters) == (12, 12, 12, 6)
     assert (pairs.hit_low, pairs.hit_high) == pytest.approx(smoothed([1] * 6, LEVELS, [2] * 6), abs=0.03)
     assert (each.hit_low, each.hit_high) == pytest.approx(smoothed([1, 0, 0, 1] * 3, LEVELS), abs=0.03)
-
-
-def test_verdicts_without_probabilities_are_in_no_bin() -> None:
-    assert calibration(judged("a", [1, None]), golden([1, 2])) == []
-    pooled = [b for b in calibration(probable([1], [0.9]) + judged("a", [1], "skill"), [*golden([1]), *golden([1], "skill")])]
-    assert [(b.dimension, b.n) for b in pooled] == [("fluency", 1), (POOLED, 1)]

@@ -12,7 +12,6 @@ from core.records import Dialogue, RoleCard
 from core.tables import Estimate
 from evalsuite.checks.simulator import audit, audit_table
 from evalsuite.checks.simulator_rules import (
-    CHECKS,
     Finding,
     age_range,
     cheers_up_early,
@@ -187,22 +186,6 @@ def test_rates_are_per_seeker_and_supporter() -> None:
     assert first["card told in first line %"] == Estimate(None, None, None, 0)
 
 
-def test_shares_are_over_cards() -> None:
-    cards = {f"c{n}": of("en", id=f"c{n}", problem="Her dog Biscuit died and her landlord evicted her.") for n in range(3)}
-    said = ("My dog", "My dog died", "My dog Biscuit died")
-
-    def shown(trials: int) -> Estimate:
-        held = [lines(text).model_copy(update={"id": f"{n}-{t}", "card_id": f"c{n}"}) for n, text in enumerate(said)
-                for t in range(trials)]  # fmt: skip
-        cell = audit_table(audit(held, {d.id: cards[str(d.card_id)] for d in held})).rows[0][-1]
-        assert isinstance(cell, Estimate)
-        return cell
-
-    once, often = shown(1), shown(5)
-    assert (often.low, often.high) == pytest.approx((once.low, once.high)) and (once.n, often.n) == (3, 15)
-    assert "over cards" in " ".join(audit_table([]).notes)
-
-
 WORDS = ("dog", "Biscuit", "died", "landlord", "evicted")
 AUDITED = st.lists(  # of each dialogue: its card or none, the words of it in the first line, and thanks
     st.tuples(st.none() | st.integers(0, 2), st.sets(st.sampled_from(WORDS)), st.booleans()), min_size=1, max_size=8
@@ -254,7 +237,3 @@ def test_the_figures_of_files_in_the_docs_are_had_by_what_stands_there(tmp_path:
         exec(block, names)
     assert names["found"].mac.mean and names["excerpts"][0].turns == names["dialogues"][0].turns
     assert {finding.check for finding in names["simulator"].findings(names["audited"])} == {"leaves_card"}
-
-
-def test_every_check_has_a_column() -> None:
-    assert all(label.endswith(" %") for label, _ in CHECKS.values())

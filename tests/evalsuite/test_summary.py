@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import bootstrap
 
 from core.records import Dialogue, Judgement, Termination, Turn, Usage
 from core.tables import Estimate
@@ -27,17 +26,6 @@ def estimates(values: np.ndarray) -> list[Estimate]:
     return over_cards(values, [f"{place:06}" for place in range(len(values))])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [40, 331])
-def test_interval_agrees_with_scipys_bootstrap_where_there_are_many(size: int) -> None:
-    values = np.random.default_rng(size).integers(0, 5, size).astype(np.float64) * 25
-    own = estimates(values[:, None])[0]
-    other = bootstrap((values,), np.mean, n_resamples=20_000, method="percentile", rng=1).confidence_interval
-    width = other.high - other.low
-    assert own.low == pytest.approx(other.low, abs=0.08 * width)
-    assert own.high == pytest.approx(other.high, abs=0.08 * width)
-
-
 def test_interval_of_the_average_keeps_the_correlation_between_dimensions() -> None:
     first = np.random.default_rng(0).normal(50, 20, 200)
     same = estimates(np.stack([first, first], axis=1))
@@ -55,15 +43,6 @@ def test_one_dialogue_has_no_interval_and_equal_scores_have_one() -> None:
     assert twelve.low > three.low and twelve.high < three.high  # type: ignore[operator]
     best = estimates(np.full((12, 1), 100.0))[0]
     assert best.high == pytest.approx(100) and 75 < (best.low or 0) < 95
-
-
-def test_few_readable_verdicts_still_give_an_interval() -> None:
-    values = np.full((50, 2), np.nan)
-    values[:, 0] = 50
-    values[:2, 1] = (0, 100)
-    found = estimates(values)[1]
-    assert (found.mean, found.n) == (50, 2) and found.low is not None and found.high is not None
-    assert 0 <= found.low < 10 and 90 < found.high <= 100
 
 
 @given(st.lists(st.lists(st.one_of(st.none(), st.integers(0, 4)), min_size=2, max_size=2), min_size=1, max_size=12))
@@ -96,11 +75,6 @@ def test_terminations_say_why_and_who() -> None:
     assert table.columns == ("supporter", "language", "dialogues", *reasons, "ended by seeker", "ended by supporter")
     assert table.rows == (("m", "en", 4, 2, 1, 0, 1, 1, 1), ("n", "en", 1, 0, 0, 1, 0, 1, 0))
     assert table.notes == ()
-
-
-def test_terminations_of_a_corpus() -> None:
-    table = terminations([make_dialogue("a", None)])
-    assert table.rows == (("corpus", "en", 1, 1, 0, 0),) and table.columns[3] == "not recorded"
 
 
 def test_replies_that_were_cut_off_are_counted_by_role() -> None:
