@@ -25,10 +25,10 @@ def comparison_sheet(comparison: RunComparison) -> Sheet:
     """The page: a verdict on every pair of models, their differences, and other changes."""
     first, *others = comparison.runs
     decisive = comparison.decisive
+    # A single supporter is called by its runs.
     runs = len(decisive) == 1 and decisive[0][0].contestant.supporter == decisive[0][1].contestant.supporter
-    names = {(late.name, early.name): (late.run, early.run) if runs else (late.name, early.name) for late, early, _ in decisive}
     level = max(run.level for run in comparison.runs)
-    verdicts = [_verdict(pair, *names[pair[0].name, pair[1].name], level) for pair in decisive]
+    verdicts = [_verdict(pair, runs, level) for pair in decisive]
     return Sheet(
         title=f"{others[0].name if len(others) == 1 else f'{len(others)} runs'} compared with {first.name}",
         cautions=[*_cautions(comparison)],
@@ -54,7 +54,8 @@ def comparison_sheet(comparison: RunComparison) -> Sheet:
     )
 
 
-def _verdict(pair: Pair, late: str, early: str, level: float) -> str:
+def _verdict(pair: Pair, by_run: bool, level: float) -> str:
+    late, early = (side.run if by_run else side.name for side in pair[:2])
     first, second, gap = pair[0].contestant, pair[1].contestant, pair[2]
     if first.alike(second):
         return f"{late} and {early} gave the same replies on every card that both have: there is nothing to test."
@@ -76,7 +77,7 @@ def _changes(comparison: RunComparison) -> Iterator[str]:
     for run in others:
         lines = []
         for where, old, new in changed_leaves(first.config, run.config):
-            whole = next((change for part, change in ((old, "removed"), (new, "added")) if isinstance(part, dict)), None)
+            whole = "removed" if isinstance(old, dict) else "added" if isinstance(new, dict) else ""
             if not is_hash(where):
                 lines.append(f"{where} {whole}" if whole else differing_leaves({where: old}, {where: new})[0])
         more = f"; {len(lines) - SETTINGS_SHOWN} more" if len(lines) > SETTINGS_SHOWN else ""
@@ -99,10 +100,7 @@ def _cautions(comparison: RunComparison) -> Iterator[str]:
     for run in others:
         changed = [where for where, *_ in changed_leaves(made_with(first.config), made_with(run.config))]
         if settings := dict.fromkeys(".".join(where.split(".")[:2]) for where in changed):
-            yield (
-                f"{run.name} differs from {first.name} not only in supporters: {', '.join(settings)}. The difference may come "
-                "from there."
-            )
+            yield f"{run.name} differs from {first.name} also in {', '.join(settings)}. The difference may come from there."
 
 
 def _forests(comparison: RunComparison) -> Iterator[Forest]:
@@ -132,13 +130,12 @@ def _line(name: str, pair: Pair) -> ForestLine:
 
 def _labels(comparison: RunComparison) -> Callable[[Pair], str]:
     """The names of pairs: only the supporter's name if it is compared with itself."""
-    full = {
-        (late.name, early.name): (late.contestant.supporter, early.contestant.supporter)
+    short = {
+        (late.name, early.name): " against ".join(dict.fromkeys((late.contestant.supporter, early.contestant.supporter)))
         for late, early, _ in comparison.decisive
     }
-    short = {names: " against ".join(dict.fromkeys(supporters)) for names, supporters in full.items()}
     if len(set(short.values())) < len(short):
-        short = {names: " against ".join(names) for names in full}
+        short = {names: " against ".join(names) for names in short}
     return lambda pair: short[pair[0].name, pair[1].name]
 
 

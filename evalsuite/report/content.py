@@ -16,7 +16,7 @@ from rich.text import Text
 
 from core.errors import UserError, clean
 from core.files import read_jsonl, read_object
-from core.records import Dialogue, HumanScore, Judgement, Usage
+from core.records import Dialogue, HumanScore, Usage
 from core.statistics.bootstrap import LEVEL
 from core.tables import Table, file_keys, fits, to_console
 from evalsuite.checks import risk, simulator
@@ -90,10 +90,9 @@ def report_run(
 ) -> None:
     """Write report.html, report.json, report.md and tables/*.csv into a run's folder, and print the most important tables.
 
-    `more` makes further tables, of people's scores (`by_people`) or by fields of the dialogues (`by_field`).
-    `beside` may put other figures beside ours, a paper's for instance. With `wandb`, the same tables and charts go
-    there too (see `log_wandb`). Everything comes from the folder's own files, or was just `made`, and is written before it is
-    printed: a reader who stops listening (`| head`) costs no file. Raises `UserError` when the folder holds no judgements yet.
+    `more` makes further tables; `beside` may put a paper's figures beside ours; with `wandb`, tables and charts go there too.
+    Everything is written before it is printed: a reader who stops listening (`| head`) costs no file. Raises `UserError` when
+    the folder holds no judgements yet.
     """
     content = content_of(run, made)
     lost = any(dialogue.lost for dialogue in content.tally.dialogues) or any(verdict.lost for verdict in content.tally.verdicts)
@@ -153,15 +152,12 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
     dialogues = list(made[0].dialogues) if made else read_jsonl(path, Dialogue, "dialogues")
     looks, seen = looks_of(run.folder)
     level = looks.level_at(cards_of(dialogues)) if looks else LEVEL
-    verdicts: list[Judgement] = []
-    for judging in judges:
-        outcome = outcomes.get(judging.file)
-        verdicts += outcome.judgements if outcome else judging.records()
+    read = (outcomes[judging.file].judgements if judging.file in outcomes else judging.records() for judging in judges)
+    verdicts = [*chain.from_iterable(read)]
     tally = Tally(dialogues, verdicts, scored.rubric, config.floors(), users_of(dialogues), level)
-    drawn = {dialogue.id for dialogue in distinct(dialogues)}
-    once = tally  # shares what is already computed, if every dialogue is distinct
-    if len(drawn) < len(dialogues):
-        kept = [dialogue for dialogue in dialogues if dialogue.id in drawn]
+    once, kept = tally, distinct(dialogues)  # shares what is already computed, if every dialogue is distinct
+    if len(kept) < len(dialogues):
+        drawn = {dialogue.id for dialogue in kept}
         once = replace(tally, dialogues=kept, judgements=[verdict for verdict in verdicts if verdict.dialogue_id in drawn])
     rubric = tally.rubric
     timing, used = run.timing(), run.usage()
@@ -258,7 +254,7 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
 
 def _unplanned(looks: Looks | None, seen: Collection[int], tally: Tally) -> Iterator[str]:
     """A warning if a difference was found in a run that had been looked at on fewer cards without a plan for that."""
-    unplanned = sorted(set(seen) - set(looks.cards if looks else ()))
+    unplanned = set(seen) - set(looks.cards if looks else ())
     if len({*seen}) > 1 and unplanned and any(difference.holds for board in tally.pooled for difference in board.asked):
         yield (
             f"This run was looked at on {', '.join(map(str, sorted({*seen})))} cards and grew in between: who goes on until a "
@@ -317,18 +313,17 @@ def _asked(run: Run, judges: Sequence[JudgementSet]) -> Iterator[tuple[str, str]
 def _taken(uses: Sequence[ModelUse]) -> Iterator[tuple[str, str]]:
     """Total calls, tokens and cost."""
     if uses:
-        total = sum((use.usage for use in uses), Usage())
+        total = Usage.total([use.usage for use in uses])
         text = f"{total.calls:,} calls, {total.prompt_tokens:,} tokens in, {total.completion_tokens:,} out"
-        costs = [use.cost for use in uses if use.cost is not None]
-        free = sum(use.cost is None for use in uses)
-        cost = f"{sum(costs):,.2f}" if sum(costs) >= 1 else f"{sum(costs):.2g}"
-        priced = f"; cost {cost}" + (f", {free} model{'s' * (free > 1)} without a price apart" if free else "")
-        yield "Taken", text + (priced if costs else "")
+        if costs := [use.cost for use in uses if use.cost is not None]:
+            text += f"; cost {sum(costs):,.2f}" if sum(costs) >= 1 else f"; cost {sum(costs):.2g}"
+            free = len(uses) - len(costs)
+            text += f", {free} model{'s' * (free > 1)} without a price apart" if free else ""
+        yield "Taken", text
 
 
 def _risks(dialogues: Sequence[Dialogue], risks: Sequence[risk.RiskTurn]) -> dict[str, dict[int, list[str]]]:
-    """Dialogue id → place of a turn → the dangers that it voices. Transcripts show the seeker's thoughts as well, so dangers in
-    them count too, but only here, since no supporter could answer them."""
+    """Dialogue id → place of a turn → the dangers that it voices, also in the seeker's thoughts, which transcripts show."""
     about: dict[str, dict[int, list[risk.Category]]] = defaultdict(dict)
     for risky in risks:
         about[risky.dialogue.id][risky.turn] = list(risky.categories)
@@ -357,8 +352,7 @@ def _warnings(tally: Tally, specs: dict[str, dict[str, Any]]) -> Iterator[str]:
     for role, names, harm in (("judge", judges, "its scores may favour"), ("seeker", seekers, "it may draw out the best in")):
         for name in names:
             likes = {supporter: alike(name, supporter, families) for supporter in supporters}
-            sharing = [f"{supporter} ({how})" for supporter, how in likes.items() if how]
-            if sharing:
+            if sharing := [f"{supporter} ({how})" for supporter, how in likes.items() if how]:
                 whom = "it" if len(sharing) == 1 else "them"
                 yield f"The {role} {name} shares its base with {', '.join(sharing)}: {harm} {whom}."
 

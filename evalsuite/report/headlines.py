@@ -35,30 +35,29 @@ ENDINGS: dict[Termination | None, str] = {
 
 
 def answer(board: Board, boards: Sequence[Board] = ()) -> str:
-    """A sentence: which model is ahead of which, by how much, on how many cards, and by which judge, if `boards` have several.
-    A single model is compared with the floors."""
+    """A sentence: which model is ahead of which, by how much, on how many cards, and by which judge of `boards`. A single model
+    is compared with the floors."""
     averages = {block[-1].supporter: block[-1].estimate for block in (board.scores[place] for place in board.order)}
     ranked = [name for name, estimate in averages.items() if estimate.mean is not None]
     models = [name for name in ranked if name not in board.floors] or ranked
     judged = f"judged by {_judge(board, boards)}"
-    if not ranked and any(cell.estimate.n for block in board.scores for cell in block):
-        return f"No supporter has a score on every dimension, {judged}."
     if not ranked:
-        return f"No score could be read, {judged}."
+        some = any(cell.estimate.n for block in board.scores for cell in block)
+        return f"{'No supporter has a score on every dimension' if some else 'No score could be read'}, {judged}."
     if len(ranked) == 1:
         alone = _points(averages[ranked[0]], board.level)
         return f"{ranked[0]} has {alone} on average, {judged}; there is no other score to compare it with."
     rivals = models if len(models) > 1 else ranked
     names = [contestant.supporter for contestant in board.contestants]
     gaps = {(names[gap.first], names[gap.second]): gap for gap in board.asked}
-    floors = [name for name in rivals if name not in models]
-    who = f"{models[0]} and {_floors(floors)}" if floors else _listed(models)
     if found := {pair: gap for pair, gap in gaps.items() if gap.holds}:
         return f"{_ahead(board, rivals, found, models[0])}, {judged}."
     if board.fewest_cards:
         cards = max(gap.estimate.n for gap in gaps.values())
         return f"{TOO_FEW.capitalize()}: at least {board.fewest_cards} are needed, not {cards}, {judged}."
     gaps = {pair: gap for pair, gap in gaps.items() if gap.holds is not None}
+    floors = [name for name in rivals if name not in models]
+    who = f"{models[0]} and {_floors(floors)}" if floors else _listed(models)
     if not gaps:
         why = "what they said is the same, or was not read on the same cards" if board.models else "floors are not tested"
         return f"{who} could not be compared: {why}."
@@ -82,13 +81,12 @@ def _shown(board: Board) -> set[tuple[str, str]]:
 
 
 def _ahead(board: Board, rivals: Sequence[str], found: Gaps, first: str) -> str:
-    """Which supporters the first model is ahead of or behind, by the significant differences; the complete order if all are
-    significant."""
+    """Which supporters the first model is ahead of or behind, or the complete order if all differences are significant."""
     steps = [(high, low) for high, low in pairwise(rivals) if high not in board.floors and low not in board.floors]
     if 1 < len(steps) < 4 and all(pair in found for pair in combinations(rivals[: len(steps) + 1], 2)):
-        gaps = [(high, low, found[high, low].estimate) for high, low in steps]
         further = [
-            f"{high} of {low} by {fmt(gap.mean, 1)} ({fmt(gap.low, 1)} to {fmt(gap.high, 1)})" for high, low, gap in gaps[1:]
+            f"{high} of {low} by {fmt(gap.mean, 1)} ({fmt(gap.low, 1)} to {fmt(gap.high, 1)})"
+            for high, low, gap in ((*step, found[step].estimate) for step in steps[1:])
         ]
         return f"{first} is ahead of {steps[0][1]} by {_gap(board, found[steps[0]])}, and {_listed(further)}"
     better = [name for name in rivals if (name, first) in found]
@@ -113,12 +111,11 @@ def _ahead(board: Board, rivals: Sequence[str], found: Gaps, first: str) -> str:
 def belief(agreements: Mapping[str, Agreement], judge: str, languages: Sequence[Language]) -> tuple[bool, str]:
     """Whether a judge is reliable in all these languages, and why."""
     measured = [language for language in languages if _shares(agreements, judge, language)]
-    doubts = [doubt(agreements, judge, language) for language in languages]
     if not measured:
         return False, f"Do not rely on {judge}: it was measured on no gold set, so nobody knows how well it judges."
     shares = ((name_of(language), *_shares(agreements, judge, language)) for language in measured)
     shown = ", ".join(f"{language} {own:.1f} % right against {majority:.1f} %" for language, own, majority in shares)
-    if not any(doubts):
+    if not any(doubt(agreements, judge, language) for language in languages):
         return True, f"{judge} does better on its gold set than always giving the most frequent score ({shown})."
     lacking = [f"measured on no {name_of(language)} gold set" for language in languages if language not in measured]
     weak = any(doubt(agreements, judge, language) for language in measured)
@@ -145,11 +142,8 @@ def verdict(first: str, other: str, gap: Difference, unit: str = "cards", level:
     if gap.estimate.mean is None:
         return f"{first} and {other} cannot be compared: a side has no readable verdict on some dimension"
     if gap.holds:
-        ahead = gap.estimate.mean > 0
-        better, worse = (first, other) if ahead else (other, first)
-        return (
-            f"{better} is better than {worse} by {_points(gap.estimate.times(1 if ahead else -1))} on {gap.estimate.n:,} {unit}"
-        )
+        better, worse, sign = (first, other, 1) if gap.estimate.mean > 0 else (other, first, -1)
+        return f"{better} is better than {worse} by {_points(gap.estimate.times(sign))} on {gap.estimate.n:,} {unit}"
     if gap.estimate.n < FEWEST_PLANNED:
         few = f"{TOO_FEW.replace('cards', unit).capitalize()} {first} from {other}"
         return f"{few}: at least {FEWEST_PLANNED} are needed, there are {gap.estimate.n}"
@@ -223,13 +217,12 @@ def counted(dialogues: Sequence[Dialogue]) -> str:
 
 def unread(judgements: Sequence[Judgement]) -> str:
     """Sentences on verdicts without a value, by reason, and on broken probabilities; empty if there are none."""
-    counts, unsound = missing(judgements), broken(judgements)
-    reasons = [f"{count:,} {MISSING.get(reason, f'failed ({reason})')}" for reason, count in counts.items()]
+    reasons, sentences = list[str](), list[str]()
+    for reason, count in missing(judgements).items():
+        share = f" of {len(judgements):,} verdicts ({fmt(100 * count / len(judgements), 1)} %)"
+        reasons.append(f"{count:,}{'' if reasons else share} {MISSING.get(reason, f'failed ({reason})')}")
     if reasons:
-        share = 100 * next(iter(counts.values())) / len(judgements)
-        first, _, words = reasons[0].partition(" ")
-        reasons = [f"{first} of {len(judgements):,} verdicts ({fmt(share, 1)} %) {words}", *reasons[1:]]
-    sentences = [f"{', '.join(reasons)}: they are in no mean."] if reasons else []
-    if unsound:
+        sentences.append(f"{', '.join(reasons)}: they are in no mean.")
+    if unsound := broken(judgements):
         sentences.append(f"{unsound:,} verdicts came with broken probabilities: the score in their text stands.")
     return " ".join(sentences)

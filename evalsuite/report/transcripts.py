@@ -35,14 +35,12 @@ Risks = Mapping[str, Mapping[int, Sequence[str]]]
 
 def transcripts(tally: Tally, cards: Mapping[str, RoleCard], risks: Risks) -> dict[str, Any]:
     """JSON for transcripts.js: `rows` (one per dialogue) and their bodies in `chunks`, plain or as gzip in base64 (`packed`).
-
     If the page would be larger than `SPLIT_ABOVE`, `split` is set: the chunks belong in files beside it (`beside`).
 
-    `risks` maps dialogue id → place of a turn → what it is about: such dialogues are shown only after a content warning, and
-    their opening is not in the list. `risky_cards` are cards whose problem speaks of such things: the list of cards shows only
-    their ids. A row ends in its scores (scorer by scorer, the mean verdict on every dimension, turns and repeats averaged, and
-    their average, null where nothing was read or the dimensions are not alike) and its trial.
-    """
+    `risks` maps dialogue id → place of a turn → what it is about: such dialogues are shown only after a content warning,
+    without their opening in the list. Of `risky_cards`, whose problem speaks of such things, the list shows only the ids. A row
+    ends in its scores (scorer by scorer, the mean verdict on every dimension and their average, null where nothing was read or
+    the dimensions are not alike) and its trial."""
     dialogues, rubric = tally.dialogues, tally.rubric
     scorers = {scorer: index for index, scorer in enumerate(sorted({scorer_of(judgement) for judgement in tally.verdicts}))}
     verdicts = _verdicts(tally, scorers)
@@ -134,8 +132,7 @@ def _verdicts(tally: Tally, scorers: Mapping[Scorer, int]) -> dict[str, list[lis
 
 def beside(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The JSON with its chunks in files of a folder, by their names in its place. A page that was opened as a file may not read
-    other files, but may run them: each is a script that hands its chunk over. Their names hold a hash, so that no page takes
-    another one's."""
+    other files, but may run them: each is a script that hands its chunk over."""
     names = []
     for number, chunk in enumerate(data["chunks"]):
         names.append(f"{number:05d}-{digest(chunk, 12)}.js")

@@ -56,24 +56,19 @@ Families = dict[str, list[str]]  # name of a mean over seeds → its judges
 
 @dataclass(frozen=True)
 class JudgeSettings:
-    """How judges are compared with gold."""
+    """How judges are compared with gold. In `mode` paper unreadable verdicts count as wrong, in native they are left out.
+    `rubric` gives labels and scales; `left_out` says what was left out beforehand. With `seeds`, judges called NAME@SEED are
+    runs of one judge, whose mean is tested in their place; `references`: test only against these judges. `averages` adds tables
+    of averages over dimensions and languages; `seconds` maps judge and method → seconds per dialogue."""
 
     mode: str
-    """paper: unreadable verdicts count as wrong. native: they are left out."""
     rubric: Rubric | None = None
-    """For labels and scales; None if the verdicts' rubric has no file."""
     left_out: str = ""
-    """A sentence on what was left out beforehand."""
     seeds: bool = False
-    """Treat judges called NAME@SEED as runs of one judge: show their mean, and test it in their place."""
     references: Sequence[str] = ()
-    """Test only against these judges."""
     clusters: Clusters = DIALOGUES
-    """What intervals and tests draw whole."""
     averages: bool = False
-    """Add tables of averages over dimensions and languages."""
     seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """Judge and method → seconds per dialogue."""
 
 
 class JudgeTables(NamedTuple):
@@ -336,8 +331,9 @@ def _difference(language: str, dimension: str, a: str, b: str, gaps: Sequence[_G
     p = student_p([difference], [np.sqrt(np.square(errors).sum())], [sum(rated)], 1, [min(rated) - 1])
     p = beside_interval(np.where(min(rated) > 1, p, np.nan), draws[:, None])
     interval = estimate(difference, draws, n, min(rated))
-    accuracies, p_value = (float(first), float(second)), None if np.isnan(p[0]) else float(p[0])
-    return JudgeDifference(language, dimension, a, b, n, on, *accuracies, difference, interval.low, interval.high, p_value)
+    p_value = None if np.isnan(p[0]) else float(p[0])
+    bounds = interval.low, interval.high
+    return JudgeDifference(language, dimension, a, b, n, on, float(first), float(second), difference, *bounds, p_value)
 
 
 def beaten(differences: Sequence[JudgeDifference]) -> set[tuple[str, str, str]]:
@@ -346,7 +342,7 @@ def beaten(differences: Sequence[JudgeDifference]) -> set[tuple[str, str, str]]:
 
 
 def comparison_tables(differences: Sequence[JudgeDifference], mode: str, labels: Mapping[str, str]) -> list[Table]:
-    """A table of differences in the average and one in the dimensions, in per cent and points; none for a single judge."""
+    """A table of differences in the average and one in the dimensions; none for a single judge."""
     note = (
         f"On items that both judged, in points of ACC, [{SMOOTHED} over clusters, drawn whole]; n: ratings. p: {TEST}, and "
         f"above {ALPHA:g} wherever the interval contains 0; Holm's correction over the averages of all pairs of a language, "

@@ -176,7 +176,7 @@ def test_what_may_mislead_is_said(tmp_path: Path) -> None:
     assert page_of(first, second).cautions == [
         PLUMBING,
         "Do not rely on j: it was measured on no gold set, so nobody knows how well it judges.",
-        "b differs from a not only in supporters: simulate.seeker. The difference may come from there.",
+        "b differs from a also in simulate.seeker. The difference may come from there.",
     ]
     measured = {"acc": 0.8, "majority_acc": 0.5, "over_majority_low": 0.1}
     write_json(first / "agreement.json", {"agreement": {"en": {"average": measured}}})
