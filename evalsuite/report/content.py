@@ -22,9 +22,9 @@ from core.tables import Table, file_keys, fits, to_console
 from evalsuite.checks import risk, simulator
 from evalsuite.checks.shared_bases import alike, bases
 from evalsuite.report import charts
+from evalsuite.report.charts import along
 from evalsuite.report.log_wandb import log_report
 from evalsuite.report.report import PLUMBING, UNSCORED, ReportContent, write_report
-from evalsuite.report.trajectories import along
 from evalsuite.runner.work import Outcome
 from evalsuite.runs.folder import Run, looks_of
 from evalsuite.runs.framework import ScoredRun, entries, framework_of, framework_of_run
@@ -35,13 +35,12 @@ from evalsuite.runs.texts import prompt_texts
 from evalsuite.runs.versions import made_with, prices_in
 from evalsuite.statistics import dialogue_costs, discrimination
 from evalsuite.statistics.agreement import agreement_tables, in_steps, judgements_in_order, noted, step_notes
-from evalsuite.statistics.between_judges import between_judges
 from evalsuite.statistics.breakdowns import by_category
-from evalsuite.statistics.clusters import cards_of, clusters_of, users_of
+from evalsuite.statistics.clusters import cards_of, clusters_of, distinct, repeats, users_of
 from evalsuite.statistics.dialogue_costs import ModelUse, model_uses, use_table
-from evalsuite.statistics.draws import distinct, repeats
 from evalsuite.statistics.judge_figures import JudgeSettings, judge_figures
 from evalsuite.statistics.judges import (
+    between_judges,
     by_judge,
     calibration,
     calibration_table,

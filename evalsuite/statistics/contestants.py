@@ -16,8 +16,7 @@ from core.statistics.bootstrap import BELOW, Floats
 from core.statistics.means import exact_mean
 from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import card_of as card_of
-from evalsuite.statistics.clusters import clusters_in
-from evalsuite.statistics.draws import first_draws
+from evalsuite.statistics.clusters import clusters_in, first_draws
 from evalsuite.statistics.summary import AVERAGE, Scorer, checked, scorer_of, supporter_of
 
 POOLED: Language = "mul"  # ISO 639-2: several languages together

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +18,12 @@ from core.errors import UserError
 from core.grouping import group_by
 from core.records import HumanScore, Judgement
 from core.rubrics import Rubric, Scale
-from core.statistics.accuracy import majority, probability_rows, round_half_up, sureness
+from core.statistics.accuracy import majority, probability_rows, round_half_up, spearman, sureness
 from core.statistics.bootstrap import RESAMPLES, SEED, SHARES, SMOOTHED, Floats, estimate, smoothed_means
+from core.statistics.means import exact_mean
+from core.statistics.reliability import AGREEMENT as INTERVALS
 from core.tables import Cell, Estimate, Table, per_cent
+from data_prep.scores.annotator_agreement import ScoredItem, agreement_on
 from evalsuite.statistics.agreement import (
     Dimensions,
     Pair,
@@ -35,7 +38,7 @@ from evalsuite.statistics.agreement import (
     unreadable,
 )
 from evalsuite.statistics.clusters import DIALOGUES, Clusters
-from evalsuite.statistics.summary import AGREEMENT, AVERAGE, counted_note, scorer_of
+from evalsuite.statistics.summary import AGREEMENT, AVERAGE, Scorer, counted_note, dimension_label, languages_of, scorer_of
 
 Judges = dict[str, list[Judgement]]  # name → verdicts
 Figures = Mapping[str, Any]  # what `agreement` gives for one judge
@@ -311,3 +314,49 @@ def calibration_table(bins: Sequence[Bin], labels: Mapping[str, str], note: str 
     ]
     below = f"By the probability of the most probable score; right: that score is the gold, [{SMOOTHED} over clusters]."
     return Table.of("calibration", "Calibration" + (f" ({note})" if note else ""), rows, [below], AGREEMENT)
+
+
+def between_judges(verdicts: Sequence[Judgement], rubric: Rubric) -> Iterator[Table]:
+    """One table per language with several judges: every pair of judges on every dimension, over the dialogues on which both
+    have readable verdicts; a judge's repeats are averaged first."""
+    for language in languages_of(verdicts):
+        of_dimensions = group_by((j for j in verdicts if j.language == language), lambda j: j.dimension)
+        scorers = sorted({scorer_of(j) for j in verdicts if j.language == language})
+        unique = len({scorer.judge for scorer in scorers}) == len(scorers)
+        names = {scorer: scorer.judge if unique else scorer.name for scorer in scorers}
+        rows = [
+            {"dimension": dimension_label(rubric, name), **row}
+            for pair in combinations(scorers, 2)
+            for name in rubric.dimensions
+            if (row := _row(names, pair, of_dimensions.get(name, [])))
+        ]
+        if rows:
+            note = (
+                f"On dialogues (n) with two readable verdicts. Kappa: quadratic weights. Intervals over dialogues: 95 % "
+                f"{INTERVALS}; of shares: {SMOOTHED}. Minus: the mean of the first judge's scores minus the other's, points. "
+                "A dash: nothing varies. Judges that agree may both be wrong: compare them with gold."
+            )
+            title = f"Judges against each other, {language}"
+            yield Table.of(f"between-judges-{language}", title, rows, [note], AGREEMENT)
+
+
+def _row(names: Mapping[Scorer, str], pair: tuple[Scorer, Scorer], verdicts: Sequence[Judgement]) -> dict[str, Cell]:
+    """Two judges on one dimension; empty if they share no dialogue."""
+    read: dict[ScoredItem, dict[str, list[float]]] = {}
+    places = {key: place for place, key in enumerate(sorted({(j.dialogue_id, j.turn or 0) for j in verdicts}))}
+    for j in verdicts:
+        if j.value is not None and (scorer := scorer_of(j)) in pair:
+            item = ScoredItem(j.dialogue_id, places[j.dialogue_id, j.turn or 0])
+            read.setdefault(item, {}).setdefault(names[scorer], []).append(j.value)
+    shared = {item: by_judge for item, by_judge in read.items() if len(by_judge) == 2}
+    values = {item: {judge: exact_mean(by_judge[judge]) for judge in by_judge} for item, by_judge in shared.items()}
+    figures = agreement_on(values)
+    if figures is None:
+        return {}
+    a, b = (names[scorer] for scorer in pair)
+    first, second = ([by_judge[name] for _, by_judge in sorted(values.items(), key=str)] for name in (a, b))
+    return {
+        **{"judge": a, "and": b, "weighted kappa": figures.kappa, "Spearman": spearman(first, second)},
+        **{"equal %": figures.equal.times(100), "within 1 %": figures.near.times(100)},
+        "minus, points": exact_mean([x - y for x, y in zip(first, second, strict=True)]),
+    }

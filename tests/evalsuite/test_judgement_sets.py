@@ -12,7 +12,7 @@ from sklearn.metrics import cohen_kappa_score
 
 from core.tables import Estimate
 from evalsuite import cli
-from evalsuite.statistics.between_judges import between_judges
+from evalsuite.statistics.judges import between_judges
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint, echo
 from tests.evalsuite.records import make_judgement, make_rubric

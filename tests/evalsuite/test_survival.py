@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from core.records import Dialogue, Termination, Turn
-from evalsuite.report.trajectories import survival_charts
+from evalsuite.report.charts import survival_charts
 from evalsuite.statistics.survival import Span, curves, log_ranks, span_of, tables
 from tests.evalsuite.records import make_dialogue
 

@@ -12,7 +12,7 @@ from scipy.stats import linregress, ttest_1samp
 from core.errors import UserError
 from core.files import write_json, write_jsonl
 from core.records import Dialogue, Judgement, Turn
-from evalsuite.report.trajectories import trend_charts
+from evalsuite.report.charts import trend_charts
 from evalsuite.runs.folder import USED
 from evalsuite.statistics.dialogue_costs import dialogue_costs, table
 from evalsuite.statistics.trends import round_of, tables, trends
