@@ -78,13 +78,13 @@ def dialogue_costs(dialogues: Sequence[Dialogue], usage: Used, timing: Mapping[s
     of a model's calls (in resumed runs: of the last try) times its calls, as if these were made one after another. The
     simulator's and judge's shares are taken to be the same for every supporter.
     """
-    held = Counter(map(supporter_of, dialogues))
+    numbers = Counter(map(supporter_of, dialogues))
     of_stages = ((stage, usage.get(stage, {})) for stage in ("simulate", "score"))
     # A judge's last stage counts, gold sets do not.
     latest = {(role, model): (stage, use) for stage, roles in of_stages for role in roles for model, use in roles[role].items()}
     parts: dict[tuple[str, str], DialogueCost] = {}
     for (role, model), (stage, used) in latest.items():
-        if n := held[model] if role == "supporter" else len(dialogues):
+        if n := numbers[model] if role == "supporter" else len(dialogues):
             # A dialogue may have been judged as soon as it was held, during `simulate`.
             calls = (timing.get(name, {}).get("calls", {}) for name in (stage, "simulate"))
             timed: Mapping[str, Any] = next((of_stage[key] for of_stage in calls if (key := f"{model}/{role}") in of_stage), {})
