@@ -25,8 +25,7 @@ from core.rubrics import load_rubric
 from core.statistics.bootstrap import POINTS, SEED, SHARES, SMOOTHED, Floats, estimate, scale_levels, smoothed_means
 from core.tables import Cell, Estimate, Table
 from data_prep.line_checks import knows, terms, units
-from evalsuite.checks.simulator import SECTION
-from evalsuite.checks.simulator_rules import cheerful, lines_of
+from evalsuite.checks.simulator import SECTION, cheerful, lines_of
 from evalsuite.statistics.clusters import card_of
 from evalsuite.statistics.paired import by_card
 from evalsuite.statistics.summary import scorer_of, seeker_of, short_names

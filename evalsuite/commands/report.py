@@ -28,7 +28,7 @@ from evalsuite.commands.options import (
 from evalsuite.commands.verdicts import judgements_of
 from evalsuite.papers.reported.against import against
 from evalsuite.report import content
-from evalsuite.report.by_people import by_people, people_scores
+from evalsuite.report.board import by_people, people_scores
 from evalsuite.report.gates import Gates
 from evalsuite.report.inspect_logs import write_inspect_logs
 from evalsuite.runs import shards

@@ -27,8 +27,7 @@ from evalsuite.commands.options import (
     refuse,
 )
 from evalsuite.commands.output import deliver_page, print_json, print_paths
-from evalsuite.report.board import board
-from evalsuite.report.by_people import by_people, people_scores
+from evalsuite.report.board import board, by_people, people_scores
 from evalsuite.report.compare import comparison_sheet
 from evalsuite.report.content import print_brief
 from evalsuite.report.report import ReportContent, write_report

@@ -20,7 +20,7 @@ from core.specs import EMBEDDED_PREFIX, ModelSpec
 from core.statistics.bootstrap import SMOOTHED
 from core.tables import Table, fmt
 from evalsuite.checks.risk import risk_turns
-from evalsuite.checks.simulator_rules import cheerful
+from evalsuite.checks.simulator import cheerful
 from evalsuite.dialogues.hold import Plan, Side, Utterance, hold
 from evalsuite.report.forest import ForestLine, gap_forest, reach
 from evalsuite.report.headlines import ENDINGS, found_in, verdict

@@ -16,7 +16,7 @@ from core.rubrics import Rubric
 from core.statistics.bootstrap import SMOOTHED, Floats
 from core.tables import Cell, Estimate, Table
 from data_prep.scores.weights import read_weights, weights_beside
-from evalsuite.report.by_people import people_scores
+from evalsuite.report.board import people_scores
 from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import card_of
 from evalsuite.statistics.contestants import Contestant, contestants_of

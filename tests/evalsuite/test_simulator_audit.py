@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from core.files import read_jsonl, write_jsonl
 from core.records import Dialogue, RoleCard
 from core.tables import Estimate
-from evalsuite.checks.simulator import audit, audit_table
-from evalsuite.checks.simulator_rules import (
+from evalsuite.checks.simulator import (
     Finding,
     age_range,
+    audit,
+    audit_table,
     cheers_up_early,
     leaves_card,
     plays_supporter,
