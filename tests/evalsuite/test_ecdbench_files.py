@@ -12,7 +12,7 @@ from evalsuite.papers.ecdbench.forms import FORMS
 from evalsuite.papers.ecdbench.plan import Part, layout_of, plan_tasks, read_dataset, read_parts
 from evalsuite.papers.ecdbench.registry import Benchmark, load_benchmark
 from tests.conftest import EscEval
-from tests.ecdbench_corpora import AFFECTS, lines, memory, released, stereo, unreleased, write
+from tests.ecdbench_corpora import lines, memory, released, stereo, unreleased, write
 
 WORDS = ["diligent", "purple", "lazy"]
 PASSAGE = {"context_text": "小明在北京上学。", "qas": [{"query_text": "", "answers": ["无"]}]}
@@ -132,16 +132,12 @@ def test_own_forms(tmp_path: Path) -> None:
 
 # Form → files, what the one line must say.
 BAD = [
-    ("crows_pairs", {"a.csv": "sent_more\nx\n"}, r"a\.csv:1: no column 'sent_less'"),
     ("piqa", {"1.jsonl": lines({"goal": "g", "sol1": "a", "sol2": "b"}), "2.lst": "1\n0\n"}, r"2\.lst: expected 1 lines"),
-    ("piqa", {"1.jsonl": '{"goal": 3}\n', "2.lst": "1\n"}, r"1\.jsonl:1: goal"),
     ("lcqmc", {"a.tsv": "甲\t乙\t1\n甲\t乙\n"}, r"a\.tsv:2: expected 3 fields"),
-    ("lcqmc", {"a.tsv": "甲\t乙\tyes\n"}, r"a\.tsv:1: label: expected 0 or 1, found 'yes'"),
     ("goemotions", {"1.txt": "joy\n", "2.tsv": "x\t1\tid\n"}, r"2\.tsv:1: labels: expected numbers below 1"),
     ("logiqa", {"a.txt": "\nq\nP\nQ\nA.1\nB.2\nC.3\nD.4\n"}, r"a\.txt:2: .* found 'q'"),
     ("safetybench", {"1.json": json.dumps(SAFE), "2.json": '{"7": {"answer": 2}}'}, r"entry 0: answer of 7: expected 0 to 1"),
     ("safetybench", {"1.json": json.dumps(SAFE), "2.json": "[]"}, r"2\.json: expected an object"),
-    ("safetybench", {"1.json": json.dumps(SAFE), "2.json": "{}"}, r"no item with an answer"),
     ("items", {"a.jsonl": lines({"text": "x", "choices": ["a", "b"], "gold": 2})}, r"a\.jsonl:1: gold: expected 0 to 1"),
     ("cped", {"a.csv": CPED.replace("anger", "angry")}, r"a\.csv:7: Emotion: did you mean anger"),
     ("truthfulqa", {"a.csv": "Question,Correct Answers,Incorrect Answers\nWhy?,;,No\n"}, r"a\.csv:2: needs correct"),
@@ -151,21 +147,8 @@ BAD = [
         {"a.json": json.dumps(STEREO).replace("unrelated", "stereotype")},
         r"intersentence entry 0: sentences: expected one",
     ),
-    (
-        "stereoset",
-        {"a.json": json.dumps(STEREO).replace("gold_label", "label")},
-        r"intersentence entry 0: sentences\.0\.gold_label",
-    ),
-    ("ag_news", {"a.csv": '"5","t","d"\n'}, r"a\.csv:1: class: expected 1, 2, 3 or 4, found '5'"),
     ("ag_news", {"a.csv": '"1","t"\n'}, r"a\.csv:1: expected 3 columns, found 2"),
     ("thucnews", {"sport/1.txt": "x"}, r"folder 'sport' is none of the classes 体育"),
-    (
-        "multirc",
-        {"a.jsonl": lines({"passage": {"text": "p", "questions": [{"question": "q", "answers": [{"text": "a"}]}]}})},
-        r"a\.jsonl:1: passage\.questions\.0\.answers\.0\.label",
-    ),
-    ("qqp", {"a.tsv": "question1\tquestion2\tis_duplicate\na\tb\t2\n"}, r"a\.tsv:2: is_duplicate: expected 0 or 1, found '2'"),
-    ("record", {"a.jsonl": lines({"passage": {"text": "Bob", "entities": []}, "qas": []})}, r"a\.jsonl:1: passage\.entities"),
     (
         "record",
         {
@@ -179,8 +162,6 @@ BAD = [
         r"a\.jsonl:1: question 0: answers: none of Ann is an entity of the passage",
     ),
     ("mnli", {"a.tsv": "index\tsentence1\n0\tx\n"}, r"a\.tsv:1: no column 'sentence2', 'gold_label'"),
-    ("sst2", {"a.tsv": "sentence\tlabel\nfine\t2\n"}, r"a\.tsv:2: label: expected 0 or 1, found '2'"),
-    ("folio", {"a.jsonl": lines({"premises": [], "conclusion": "c", "label": "True"})}, r"a\.jsonl:1: premises"),
     ("lcsts", {"a.txt": "<doc id=4>\n<summary>x</summary>\n</doc>\n"}, r"a\.txt: doc 4: short_text: missing"),
     ("vcsum", {"a.txt": lines({"context": [["a"], ["b"]], "speaker": [1]})}, r"a\.txt:1: speaker: expected 2"),
     (
@@ -188,10 +169,8 @@ BAD = [
         {"a.jsonl": lines({"question": "q", "options": ["(A)1"], "label": "B"})},
         r"a\.jsonl:1: label: expected letters of A",
     ),
-    ("exam", {"a.csv": "question,A,B,C,D,answer\nq,1,2,3,4,E\n"}, r"a\.csv:2: answer: expected A, B, C or D, found 'E'"),
     ("mmlu_pro", {"a.parquet": "no"}, r"a\.parquet: not a readable parquet file"),
     ("metaphor", {"a.tsv": "1\t0\tone two\tN\tN\t2\n"}, r"a\.tsv:1: w_index: expected a number below 2, found '2'"),
-    ("affect", {"a.txt": f"Tweet\t{AFFECTS}\nhi" + "\tNONE" * 11 + "\n"}, r"a\.txt:2: anger: expected 0 or 1, found 'NONE'"),
     ("scale", {"a.jsonl": lines({"text": "t", "choices": ["a", "b"], "points": [1]})}, r"a\.jsonl:1: points: expected 2"),
     ("book_sort", {"segments_1.csv": PAIRS}, r"segments_1\.csv: no excerpts_1\.csv next to it"),
     (
@@ -205,9 +184,6 @@ BAD = [
         r"entry 0: answer_session_ids: 'x' is not",
     ),
     ("longmemeval", {"a.json": json.dumps([memory(0) | {"haystack_dates": []}])}, r"entry 0: haystack_session_ids, .* differ"),
-    ("documents", {"a.jsonl": lines({"text": "甲"}, {"text": " "})}, r"a\.jsonl:2: text: "),
-    ("wic", {"a.jsonl": "not json\n"}, r"a\.jsonl:1: malformed JSON"),
-    ("cmrc", {"a.json": "{}"}, r"a\.json: expected a JSON list"),
 ]
 
 

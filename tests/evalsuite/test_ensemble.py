@@ -249,7 +249,7 @@ def test_wrong_input_is_one_clear_line(tmp_path: Path) -> None:
     both = ("ensemble", *judged, "--gold", tmp_path / "human.jsonl", "--out", out)
     for extra, message in [
         (("--map", "safety"), "--map safety: write HUMAN=ASPECT"),
-        (("--map", "safety=safty"), "--map safety=safty: no judge scored 'safty': did you mean safety"),
+        (("--map", "safety=safty"), "--map: no judge scored 'safty': did you mean safety"),
         (("--method", "bands"), "no judgement by method 'bands': known: joint"),
         (("--dialogues", tmp_path / "one.jsonl"), r"no dialogue 'd1', which judges and people scored \(3 are missing\)"),
         (("--weights", tmp_path / "human.jsonl"), "give --gold to fit weights, --weights to score"),

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from core.files import read_jsonl
 from core.records import Dialogue, Judgement, Verdict
-from core.rubrics import Rubric, load_rubric
+from core.rubrics import load_rubric
 from evalsuite.cli import app
-from evalsuite.judge.pairs import check, partners, published_verdict, verdict_in
+from evalsuite.judge.pairs import partners, published_verdict, verdict_in
 from evalsuite.papers.esc_judge import majority
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
@@ -247,13 +247,6 @@ def test_a_verdict_is_read_as_meant_natively_and_as_published_in_paper_mode(
 )
 def test_a_stage_is_won_by_most_of_its_criteria(votes: tuple[Verdict | None, ...], winner: Verdict | None) -> None:
     assert majority(votes) == winner
-
-
-def test_a_scale_that_pairs_cannot_use_is_named() -> None:
-    halves = {"name": "h", "scale": {"min": 0, "max": 1, "step": 0.5}, "dimensions": {"a": "A?"}}
-    check(Rubric.model_validate(halves))
-    with pytest.raises(UserError, match="rubric h: a: method pairs needs"):
-        check(Rubric.model_validate(halves | {"scale": {"min": 0, "max": 1}}))
 
 
 def test_a_dialogue_without_partner_has_verdicts_that_say_so() -> None:

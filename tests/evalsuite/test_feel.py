@@ -180,8 +180,3 @@ def test_a_pack_needs_the_prompts_of_its_methods_only(tmp_path: Path) -> None:
     assert Feel(load_feel_config(config(tmp_path, prompts=str(pack), methods=["bands"]), {})).members
     with pytest.raises(UserError, match=r"no file .*judge_joint\.j2"):
         Feel(load_feel_config(config(tmp_path, prompts=str(pack)), {}))
-
-
-def test_the_bundled_config_is_three_judges_of_the_embedded_model() -> None:
-    panel = Feel(load_feel_config(CONFIGS / "eval" / "feel.yaml", {})).members
-    assert [(m.spec.name, m.entry.persona) for m in panel] == [("embedded", p) for p in ("psychologist", "peer", "editor")]

@@ -127,16 +127,6 @@ def test_both_orders_of_every_pair_are_asked_and_a_judge_who_knows_wins_always(c
 
 
 @pytest.mark.slow
-def test_a_judge_who_always_says_1_gives_half_and_a_bias_of_one(call: Call, tmp_path: Path) -> None:
-    _, tables, _ = asked(call, tmp_path, lambda text: "1")
-    for seeker in ("bot", "source"):
-        figures = row(tables["role_play-win_rates"], "en", seeker)
-        assert figures["win rate %"]["mean"] == 50 and figures["ties"] == 2 and figures["of decided %"]["mean"] is None
-    position = row(tables["role_play-position"], "embedded")
-    assert position["first shown picked %"]["mean"] == 100 and position["same in both orders %"]["mean"] == 0
-
-
-@pytest.mark.slow
 def test_in_paper_mode_every_answer_is_a_vote_and_chats_are_whole(call: Call, tmp_path: Path) -> None:
     endpoint, tables, _ = asked(call, tmp_path, lambda text: "1", "--mode", "paper")
     figures = row(tables["role_play-win_rates"], "en", "bot")
@@ -153,13 +143,15 @@ def test_neither_greeting_nor_length_tells_the_chats_apart(call: Call, tmp_path:
         assert not any(name in text for name in ("bot", "source", "embedded"))
 
 
-def test_unreadable_answers_are_kept_and_are_in_no_rate(call: Call, tmp_path: Path) -> None:
-    _, tables, _ = asked(call, tmp_path, lambda text: "the first" if text.index(HUMAN) < text.index("distressed") else "1")
+def test_what_is_no_verdict_is_kept_with_its_text_and_is_in_no_rate(call: Call, tmp_path: Path) -> None:
+    refused = Answer("1", finish_reason="content_filter")
+    _, tables, _ = asked(call, tmp_path, lambda text: "the first" if text.index(HUMAN) < text.index("distressed") else refused)
     figures = row(tables["role_play-win_rates"], "en", "bot")
     assert figures["unread"] == 2 and figures["win rate %"] == {"mean": None, "low": None, "high": None, "n": 0}
-    assert row(tables["role_play-position"], "embedded")["parse rate %"] == 50
+    assert row(tables["role_play-position"], "embedded")["parse rate %"] == 0
     kept = [orjson.loads(line) for line in (tmp_path / "out" / "answers.jsonl").read_bytes().splitlines()]
-    assert len(kept) == 4 and {one["raw"] for one in kept if one["verdict"] is None} == {"the first"}
+    told = {(answer["verdict"], answer["failure"], answer["raw"]) for answer in kept}
+    assert len(kept) == 4 and told == {(None, None, "the first"), (None, "refusal", "1")}
 
 
 @pytest.mark.parametrize(
@@ -190,12 +182,6 @@ def test_nothing_to_compare_and_half_given_options_are_clear(call: Call, tmp_pat
 
 
 # --- votes ------------------------------------------------------------------------------------------------------------------
-
-
-def test_a_refusal_is_no_verdict(call: Call, tmp_path: Path) -> None:
-    asked(call, tmp_path, lambda text: Answer("1", finish_reason="content_filter"))
-    kept = [orjson.loads(line) for line in (tmp_path / "out" / "answers.jsonl").read_bytes().splitlines()]
-    assert {(one["verdict"], one["failure"], one["raw"]) for one in kept} == {(None, "refusal", "1")}
 
 
 @pytest.mark.parametrize(("mode", "votes"), [("native", []), ("paper", ["b"])])
@@ -247,11 +233,6 @@ def test_a_rate_is_the_mean_over_votes_with_cards_drawn_whole() -> None:
         counts[int(vote.item[1:])] += 1
     low, high = smoothed(sums.tolist(), [0, 100], counts.tolist())
     assert found.low == pytest.approx(low, abs=2) and found.high == pytest.approx(high, abs=2)
-
-
-def test_one_card_has_no_interval_and_no_votes_no_rate() -> None:
-    assert rate([Choice("en", "c", "x", "y", "a")] * 3, lambda vote: 1.0) == Estimate(100.0, None, None, 3)
-    assert rate([Choice("en", "c", "x", "y", None)], lambda vote: 1.0) == Estimate(None, None, None, 0)
 
 
 VERDICTS = st.lists(

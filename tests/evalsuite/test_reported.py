@@ -122,28 +122,6 @@ def test_what_the_documents_say_of_the_check(name: str) -> None:
     assert row
 
 
-@pytest.mark.slow
-def test_every_derived_figure_was_recomputed(paper: Reported, checked: Checked) -> None:
-    """All averages, all cells of table 4 and 6 with a rule, all numbers of the text but the one others are held against."""
-    in_rules = {
-        name: {
-            (cell.row, cell.column)
-            for rule in table.derived
-            for cell in paper.select(name, rule.cells, "here")
-            if cell.value is not None
-        }
-        for name, table in paper.tables.items()
-    }
-    assert {cell.row for cell in paper.cells["1"] if (cell.row, "Aver. ZH") in in_rules["1"]} == {
-        c.row for c in paper.cells["1"]
-    }
-    assert in_rules["2"] == {(cell.row, cell.column) for cell in paper.cells["2"]}
-    assert in_rules["4"] == {(cell.row, cell.column) for cell in paper.cells["4"]}
-    assert {column for _, column in in_rules["6"]} == {"Extract", "GPT-4_F", "Human_F", "High", "Middle"}
-    assert {row for row, _ in in_rules["text"]} == {c.row for c in paper.cells["text"]} - {"Role-play dialogues of the domain"}
-    assert checked.figures == sum(map(len, in_rules.values()))
-
-
 def test_the_output_says_what_is_exact(paper: Reported, checked: Checked) -> None:
     assert {(d.table, d.column, d.slack) for d in checked.disagreements if d.slack != 0} == {
         ("1", "Aver. EN", 0.05),
@@ -160,17 +138,6 @@ def test_the_output_says_what_is_exact(paper: Reported, checked: Checked) -> Non
     assert figures["4", "Avg. / InternLM2", "ACC ZH"] == "25.36 ± 0.0007"
     assert figures["4", "Avg. / ESC-RANK", "ACC_soft ZH"] == "98.94"
     assert figures["13", "Rouge-L", "Average"] == "-37.24"
-
-
-@pytest.mark.parametrize(("part", "n", "misfits"), [("ZH", 779, 1), ("EN", 927, 0)])
-def test_the_shares_of_table_4_fit_one_number_of_items_only(paper: Reported, part: str, n: int, misfits: int) -> None:
-    shares = [c.value for c in paper.cells["4"] if c.at["part"] == part and c.at["Dim."] != "Avg." and c.value is not None]
-    printed = np.rint(100 * np.array(shares)).astype(int)
-    wrong = {}
-    for items in range(700, 1000):
-        exact = 10_000 * np.arange(items + 1) / items
-        wrong[items] = len(printed) - np.isin(printed, [np.rint(exact).astype(int), np.floor(exact).astype(int)]).sum()
-    assert wrong.pop(n) == misfits and min(wrong.values()) > 20
 
 
 def test_table_5_is_what_cards_are_drawn_by(paper: Reported) -> None:
@@ -191,16 +158,6 @@ def test_table_9_is_that_of_the_taxonomy(paper: Reported) -> None:
     tree = load_yaml(CONFIGS / "taxonomy.yaml", "taxonomy")["categories"]
     leaves = [[a["en"], b["en"], c["en"], c["high"], c["middle"]] for a in tree for b in a["children"] for c in b["children"]]
     assert paper.tables["9"].rows == leaves
-
-
-def test_swapped_heads_are_known_by_a_factor_that_fits_the_figures_under_pear_only(paper: Reported) -> None:
-    """With two values on one side and no ties on the other, Kendall's tau is a fixed share of Spearman's coefficient."""
-    for metric in ("Bleu-2", "Distinct-1", "Rouge-L", "Meteor"):
-        tau = value(paper, "13", Metrics=metric, column="Fluency")
-        under = [value(paper, "3", Metrics=metric, column="Fluency", part=part) for part in ("Spear.", "Pear.")]
-        assert tau is not None and None not in under
-        spearman, pearson = (abs(tau - 0.894427 * (figure or 0)) for figure in under)
-        assert pearson < 0.011 < spearman
 
 
 # --- recomputation --------------------------------------------------------------------------------------------------------
@@ -305,19 +262,6 @@ def test_counts_are_exact(tmp_path: Path) -> None:
     assert rows_of(found) == [("1", "y", "Mean", 4, 3)] and found.figures == 2
 
 
-@pytest.mark.slow
-def test_a_wrong_cell_is_found(tmp_path: Path) -> None:
-    folder = tmp_path / "esc_eval"
-    shutil.copytree(CONFIGS / "reported" / "esc_eval", folder)
-    path = folder / "table_2.yaml"
-    text = path.read_text(encoding="utf-8")
-    assert text.count("68.96") == 1
-    path.write_text(text.replace("68.96", "68.69"), encoding="utf-8")
-    more = set(rows_of(check(load_reported(str(folder))))) - set(DISAGREEMENTS)
-    row = "EN / Domain / EmoLLM"  # 909/331 × 25 = 68.66; the other columns sum to 365.12
-    assert more == {("2", row, "Expression", 68.69, 68.66), ("2", row, "Average", 62.01, 61.97)}
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -327,8 +271,6 @@ def test_a_wrong_cell_is_found(tmp_path: Path) -> None:
         ({"rows": [["x", 1.0, [2.0, 3.0], 1.5]]}, "B: .* is not one number"),
         ({"rows": [["x", [1.0], [2.0, 1.0], [1.0, 1.0]]], "parts": ["EN", "ZH"]}, r"A: \[1.0\] is not EN and ZH"),
         ({"rows": [["x", 1.0, 2.0, 1.5]] * 2}, "rows.1 .*a row starts with its own Model"),
-        ({"rows": []}, "rows: "),
-        ({"colour": "red"}, "colour: unknown field"),
         ({"derived": [MEAN | {"at_most": 1}]}, "derived.0: .*exactly one of equals"),
         ({"derived": [MEAN | {"cells": {"kolumn": "A"}}]}, r"derived.0.cells: table 1 has no axis 'kolumn'.*column"),
         ({"derived": [MEAN | {"cells": {"column": "C"}}]}, "derived.0.cells: table 1 has no column 'C'"),

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from core.files import CONFIGS, write_jsonl
 from core.records import Dialogue, Turn
-from data_prep.responses import Response, answered, paired, read_responses
+from data_prep.responses import answered, paired, read_responses
 from evalsuite.papers.commands.respond import respond
 from tests.endpoint import Answer, Endpoint, echo
 
@@ -187,13 +187,6 @@ def test_a_simulated_dialogue_finds_its_source_where_no_reference_has_its_card()
     mine = Dialogue(id="sim", language="en", source="own", card_id="c1", source_id="test/1", supporter="m", turns=words)
     real = Dialogue(id="real", language="en", source="esconv", source_id="test/1", turns=words)
     assert [r.reference for r in paired([mine], [real])] == ["b"]
-
-
-def test_a_reply_without_text_needs_its_reason() -> None:
-    about: dict[str, Any] = {"dialogue_id": "d", "language": "en", "turn": 1, "supporter": "s", "text": "  "}
-    with pytest.raises(ValueError, match="a reply without text needs a termination"):
-        Response.model_validate(about)
-    assert Response.model_validate(about | {"termination": "empty_reply"}).text == "  "
 
 
 MINE = ("--supporter", "my-model@http://x/v1")

@@ -19,7 +19,6 @@ from core.prompts import load_pack
 from core.records import Dialogue, HumanScore, Judgement, Language, RoleCard
 from core.rubrics import load_rubric
 from core.side_prompts import greeting, seeker_system
-from core.specs import load_spec, model_names
 from core.tables import Estimate, Table
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite.papers.commands.paper import app as paper
@@ -85,10 +84,8 @@ def test_the_six_metrics_of_table_10_on_0_to_2() -> None:
     metrics = ["coherence", "fluency", "thematic_consistency", "completeness", "emotional_congruence", "humanoid"]
     assert list(RUBRIC.dimensions) == metrics
     assert RUBRIC.scale.scores == (0, 1, 2) and RUBRIC.languages == LANGUAGES
-    for dimension in RUBRIC.dimensions.values():
-        chinese = [dimension.label["zh"], dimension.about["zh"], *dimension.levels["zh"].values()]
-        assert not re.search("[A-Za-z]", "".join(chinese))
-        assert all("supporter" not in text.lower() for text in dimension.levels["en"].values()), "the seeker is rated"
+    texts = [text.lower() for dimension in RUBRIC.dimensions.values() for text in dimension.levels["en"].values()]
+    assert not any("supporter" in text for text in texts), "the seeker is rated"
 
 
 @pytest.mark.parametrize("paper", [False, True])
@@ -108,21 +105,6 @@ def test_a_strategy_tells_the_seeker_its_card_and_what_it_adds(language: Languag
     assert greeting(pack, language) == greeting(load_pack("esc_eval"), language), "all seekers answer the same first line"
 
 
-@pytest.mark.parametrize("paper", [False, True])
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_the_strategies_share_their_parts_word_for_word(language: Language, paper: bool) -> None:
-    played = card(language=language)
-    told = {name: seeker_system(load_pack(f"role_play_{name}"), played, paper).split("\n\n") for name in STRATEGIES}
-    intro, own_card, plain = told["zero_shot"]
-    assert told["icl"] == [intro, own_card, *told["icl"][2:-1], plain]
-    assert told["cot_icl"] == [*told["cot"][:-1], *told["icl"][2:-1], told["cot"][-1]]
-
-
-def test_the_packs_think_tags_are_those_that_every_seeker_takes_out() -> None:
-    seekers = [spec for spec in map(load_spec, model_names()) if "seeker" in spec.roles]
-    assert seekers and {spec.think_tags for spec in seekers} == {("<think>", "</think>")}
-
-
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("template", ["judge_joint.j2", "judge_dimension.j2"])
 def test_neither_card_nor_chat_ends_its_part(language: Language, template: str) -> None:
@@ -132,11 +114,6 @@ def test_neither_card_nor_chat_ends_its_part(language: Language, template: str) 
     text = load_pack("role_play_judge").render(language, template, card=card(problem=attack, language=language), **given)
     assert text.count("[END CARD]") == 1 and text.count("[END TRANSCRIPT]") == 1
     assert text.rindex("222222") < text.index("[END TRANSCRIPT]")
-
-
-def test_a_judge_without_the_card_is_refused() -> None:
-    with pytest.raises(UserError, match="card"):
-        load_pack("role_play_judge").render("en", "judge_joint.j2", transcript="x", low=0, high=2, dimensions=[])
 
 
 def test_a_seekers_reasoning_never_reaches_the_supporter(esc_eval: EscEval, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from core.files import write_json, write_jsonl
 from core.grouping import group_by
 from core.options import SetOption, console, name_and_value
 from core.paths import InFile, InFiles, MaybeFiles, Reads
-from core.records import Dialogue, HumanScore, Judgement
+from core.records import Dialogue, Judgement
 from core.rubrics import known_rubric, load_rubric
 from core.settings import fields_set
 from core.tables import Table, json_record
@@ -32,7 +32,7 @@ from evalsuite.commands.options import (
 from evalsuite.commands.output import deliver, exit_if_lost, plain, print_json, talk
 from evalsuite.commands.verdicts import judgements_of
 from evalsuite.papers.feel import ensemble as equations
-from evalsuite.papers.feel.ensemble import Scores, Weights
+from evalsuite.papers.feel.ensemble import Weights
 from evalsuite.papers.feel.panel import Feel, load_feel_config
 from evalsuite.papers.feel.panel import score as score_all
 from evalsuite.papers.feel.ranking import compare_ranks, human_ranks, metric_ranks, ranking_table
@@ -165,7 +165,10 @@ def ensemble(
         deliver("feel_rank", figures, [table], out, as_json)
         return
     verdicts = _by_methods(verdicts, method or [])
-    people = _people_on(gold_scores_of(gold or []), maps or [], {verdict.dimension for verdict in verdicts})
+    aspects = dict(name_and_value("--map", text, "HUMAN=ASPECT") for text in maps or [])
+    if unknown := sorted({*aspects.values()} - (judged := {verdict.dimension for verdict in verdicts})):
+        raise UserError(f"--map: no judge scored {unknown[0]!r}: {near(unknown[0], judged)}")
+    people = equations.people_of(gold_scores_of(gold or []), aspects)
     groups = {dialogue.id: group_of(dialogue) for dialogue in given} if dialogues else None
     fitted, rows, left_out = fit_modes(equations.panel_of(verdicts), people, verdicts[0].rubric, groups)
     if left_out:
@@ -232,12 +235,3 @@ def _by_methods(judgements: Sequence[Judgement], methods: Sequence[str]) -> list
         if not methods and len(used) > 1:
             raise UserError(f"judge {judge} has verdicts by methods {' and '.join(sorted(used))}: choose one with --method")
     return [judgement for judgement in judgements if not methods or judgement.method in methods]
-
-
-def _people_on(scores: Sequence[HumanScore], maps: Sequence[str], aspects: set[str]) -> Scores:
-    """People's mean scores by aspect, mapped as --map says; `aspects`: those that judges have verdicts on."""
-    pairs = dict(name_and_value("--map", text, "HUMAN=ASPECT") for text in maps)
-    for name, aspect in pairs.items():
-        if aspect not in aspects:
-            raise UserError(f"--map {name}={aspect}: no judge scored {aspect!r}: {near(aspect, aspects)}")
-    return equations.people_of(scores, pairs)

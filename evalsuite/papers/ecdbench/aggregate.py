@@ -19,7 +19,7 @@ import numpy as np
 from core.errors import UserError
 from core.statistics.bootstrap import RESAMPLES, SEED, Floats, interval
 from core.tables import Estimate
-from evalsuite.papers.ecdbench.registry import Benchmark, BenchmarkTask, Capability, SubCapability
+from evalsuite.papers.ecdbench.registry import Benchmark, BenchmarkTask, SubCapability
 from evalsuite.papers.ecdbench.scores import Measured, ModelScores, node_paths
 
 Layer = Literal["total", "capability", "sub_capability", "level", "task", "dataset", "method"]
@@ -102,11 +102,9 @@ class ModelResult:
     @property
     def gated(self) -> float | None:
         """The total of algorithm 5: 0 below the gate. None if the total or the gate's score is incomplete."""
-        if self.gate is None:
+        if self.gate is None or self.root.score is None:
             return self.root.score
-        if self.passed is None or self.root.score is None:
-            return None
-        return self.root.score if self.passed else 0.0
+        return None if self.passed is None else self.root.score if self.passed else 0.0
 
     @property
     def reasons(self) -> list[str]:
@@ -155,14 +153,13 @@ class _Aggregation:
 
     def total(self) -> Node:
         gate = self.benchmark.gate.capability if self.benchmark.gate else None
-        parts = [(self.capability(key, part), part.weight or 0.0) for key, part in self.benchmark.capabilities.items()]
+        parts = []
+        for key, part in self.benchmark.capabilities.items():
+            below = [(self.sub_capability(f"{key}/{name}", sub), sub.weight) for name, sub in part.sub_capabilities.items()]
+            parts.append((self.joined("capability", key, part.label, below), part.weight or 0.0))
         root = self.joined("total", "", self.benchmark.title, [part for part in parts if part[0].path != gate])
         children = {node.path: node for node in root.children}
         return replace(root, children=tuple(children.get(node.path, node) for node, _ in parts))
-
-    def capability(self, key: str, part: Capability) -> Node:
-        below = [(self.sub_capability(f"{key}/{name}", sub), sub.weight) for name, sub in part.sub_capabilities.items()]
-        return self.joined("capability", key, part.label, below)
 
     def sub_capability(self, path: str, part: SubCapability) -> Node:
         """Algorithm 4. The score uses the weights of the levels with scores, the share those of all levels."""
@@ -200,11 +197,9 @@ class _Aggregation:
         if self.missing == "left_out" and any(len(node.values) for node, _ in below):
             below = [(node, 0.0 if node.measured and not len(node.values) else weight) for node, weight in below]
         node = self.joined("dataset", path, dataset.label, below)
-        # Methods score the same items, so `n` is no sum.
-        node = replace(node, n=max((child.n for child in node.children), default=0))
         if self.missing == "zero" and not len(node.values):
             node = replace(node, values=np.zeros(1), drawn=True)  # 0 in every draw
-        return node
+        return replace(node, n=max(child.n for child in node.children) if node.children else 0)  # methods share items: no sum
 
     def joined(
         self, layer: Layer, path: str, label: str, parts: Sequence[tuple[Node, float]], weights: Mapping[str, float] = {}

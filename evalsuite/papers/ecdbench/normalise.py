@@ -13,6 +13,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
+from core.errors import UserError
 from core.settings import Settings
 from core.statistics.bootstrap import Floats
 
@@ -95,18 +96,18 @@ class Metric(Settings):
         return "raw score × 100" if self.type == "ratio" else "as it is"
 
     def raw(self, value: Value) -> float | None:
-        """One raw value as a number: grades by their table. Raises `ValueError` for a value off the range or no grade."""
+        """One raw value as a number: grades by their table. Raises `UserError` for a value off the range or no grade."""
         if value is None:
             return None
         if self.grades:
             if value not in self.grades:
-                raise ValueError(f"value: {value!r} is not one of the grades {', '.join(self.grades)}")
+                raise UserError(f"value: {value!r} is not one of the grades {', '.join(self.grades)}")
             return self.grades[str(value)]
         if isinstance(value, str):
-            raise ValueError(f"value: {value!r} is not a number")
+            raise UserError(f"value: {value!r} is not a number")
         low, high = self.bounds
         if not low <= value <= high:
-            raise ValueError(f"value: {value:g} is off the range {low:g} to {high:g}")
+            raise UserError(f"value: {value:g} is off the range {low:g} to {high:g}")
         return float(value)
 
     def normalise(self, raw: Floats) -> Floats:
@@ -182,24 +183,24 @@ def features(metric: Metric, values: Sequence[Value], outcomes: Sequence[Outcome
 
 
 def check_item(metric: Metric, outcome: Outcome | None, value: Value) -> None:
-    """Raise `ValueError` if an item's value or outcome does not fit a metric."""
+    """Raise `UserError` if an item's value or outcome does not fit a metric."""
     if metric.items == "mean":
         if outcome is not None:
-            raise ValueError("outcome: this metric takes a value")
+            raise UserError("outcome: this metric takes a value")
         if metric.raw(value) not in (0, 1, None) and metric.binary:
-            raise ValueError(f"value: {value!r} is neither 0 nor 1, and the metric is binary")
+            raise UserError(f"value: {value!r} is neither 0 nor 1, and the metric is binary")
         return
     if value is not None:
-        raise ValueError(f"value: items {metric.items} takes outcomes, not values")
+        raise UserError(f"value: items {metric.items} takes outcomes, not values")
     fields = FIELDS[metric.items]
     if outcome is None or set(outcome) != set(fields):
-        raise ValueError(f"outcome: {', '.join(fields)} are needed for items {metric.items}")
+        raise UserError(f"outcome: {', '.join(fields)} are needed for items {metric.items}")
     for name, allowed in fields.items():
         given = outcome[name]
         if given is None and name != "answer":
-            raise ValueError(f"outcome.{name}: missing")
+            raise UserError(f"outcome.{name}: missing")
         if given is not None and allowed is not None and given not in allowed:
-            raise ValueError(f"outcome.{name}: {given!r} is not one of {', '.join(allowed)}")
+            raise UserError(f"outcome.{name}: {given!r} is not one of {', '.join(allowed)}")
     if metric.items == "points":
         _points(outcome)
 
@@ -208,9 +209,9 @@ def _points(outcome: Outcome) -> tuple[float, float]:
     """An answer's points, 0 if it could not be read, and the points possible."""
     points, most = ("0" if outcome[name] is None else outcome[name] for name in ("answer", "of"))
     if not (isinstance(points, str) and isinstance(most, str) and points.isdigit() and most.isdigit()):
-        raise ValueError("outcome: answer and of must be whole numbers of points")
+        raise UserError("outcome: answer and of must be whole numbers of points")
     if not int(most) > 0 or int(points) > int(most):
-        raise ValueError(f"outcome: answer {points} is off the range 0 to {most}")
+        raise UserError(f"outcome: answer {points} is off the range 0 to {most}")
     return float(points), float(most)
 
 
@@ -225,6 +226,6 @@ def _counts(metric: Metric, gold: list[frozenset[str]], answers: list[frozenset[
         return np.array([(len(g & a), len(g - a), len(a - g)) for g, a in pairs], dtype=float)
     classes = [str(metric.positive)] if metric.items == "f1" else sorted(frozenset().union(*gold))
     if not classes:
-        raise ValueError("outcome.gold: no item has a class")
+        raise UserError("outcome.gold: no item has a class")
     rows = [[n for c in classes for n in (c in g and c in a, c in g and c not in a, c in a and c not in g)] for g, a in pairs]
     return np.array(rows, dtype=float)

@@ -13,24 +13,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field, StrictFloat, StrictInt, model_validator
 
-from core.errors import UserError, near
+from core.errors import UserError, at, near
 from core.files import digest, read_placed
 from core.records import Identifier, Number, System, Whole
 from core.settings import Settings
 from core.statistics.bootstrap import RESAMPLES, Floats, resampled_means
 from evalsuite.papers.ecdbench.normalise import check_item, features
 from evalsuite.papers.ecdbench.registry import Benchmark
-
-T = TypeVar("T")
 
 
 class TaskScore(Settings):
@@ -143,7 +140,11 @@ def measure(
     rule = benchmark.metrics[metric]
     stated = next(method.chance for method in benchmark.datasets[dataset].methods if method.metric == metric)
     for where, record in records:
-        _checked(where, partial(rule.raw if record.item is None else partial(check_item, rule, record.outcome), record.value))
+        with at(where):
+            if record.item is None:
+                rule.raw(record.value)
+            else:
+                check_item(rule, record.outcome, record.value)
     whole = [where for where, record in records if record.item is None]
     if whole and len(records) > 1:
         raise UserError(f"{whole[0]}: {dataset}, {metric}: a whole dataset has a single score, but there are {len(records)}")
@@ -161,7 +162,8 @@ def measure(
         if record.item == previous.item:
             raise UserError(f"{where}: item: {record.item!r} of {dataset}, {metric} is given twice for {record.model}")
     items = [record for _, record in ordered]
-    table = _checked(ordered[0][0], lambda: features(rule, [r.value for r in items], [r.outcome for r in items]))
+    with at(ordered[0][0]):
+        table = features(rule, [record.value for record in items], [record.outcome for record in items])
     means = table.table.mean(axis=0, keepdims=True)
     drawn = draws and len(ordered) > 1
     if drawn:
@@ -172,10 +174,3 @@ def measure(
     chance = sum(chances) / len(chances) if len(chances) == len(items) else stated
     shown = {str(r.item): r.value if r.outcome is None else r.outcome for r in items}
     return Measured(float(raws[0]), rule.normalise(raws), len(items), table.unread, chance, drawn, shown)
-
-
-def _checked(where: str, make: Callable[[], T]) -> T:
-    try:
-        return make()
-    except ValueError as error:
-        raise UserError(f"{where}: {error}") from None
