@@ -23,7 +23,7 @@ from evalsuite.people.pages import TEMPLATES, TaskPage, refusal, render, words
 from evalsuite.people.progress import progress
 from evalsuite.people.review import LATER, queue
 from evalsuite.people.signed_in import Agreed, Database, Input, Nothing, Organiser, Rater, signed_in
-from evalsuite.people.store import LASTS_S, Conflict, RaterAnswer, RefusedAnswer, StudyStore, redacted, trouble
+from evalsuite.people.store import LASTS_S, RaterAnswer, RefusedAnswer, StudyStore, redacted, trouble
 from evalsuite.people.study import COMMENT, Content, QuestionKey, Study
 from evalsuite.people.tables import RaterRow, TaskRow
 
@@ -196,10 +196,9 @@ def save(request: Request, id: int, given: GivenAnswer, rater: Agreed, store: Da
     task = store.task(id, rater.code)
     _check(request.app.state.study, _content_and_keys(request, task)[1], given)
     answer = RaterAnswer(given.value, given.choice, given.cannot, given.text)
-    try:
-        version = store.save(id, rater.code, given.question, given.turn, answer, given.version)
-    except Conflict as conflict:
-        return JSONResponse({"version": conflict.version, "word": "conflict", **vars(conflict.answer)}, 409)
+    stored, version = store.save(id, rater.code, given.question, given.turn, answer, given.version)
+    if stored != answer:
+        return JSONResponse({"version": version, "word": "conflict", **vars(stored)}, 409)
     return JSONResponse({"version": version})
 
 

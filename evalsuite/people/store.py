@@ -47,14 +47,6 @@ class RaterAnswer:
 Answers = dict[QuestionKey, tuple[RaterAnswer, int]]  # question → answer and version
 
 
-class Conflict(Exception):
-    """The answer was changed in another tab: its present value and version."""
-
-    def __init__(self, answer: RaterAnswer, version: int) -> None:
-        super().__init__("changed elsewhere")
-        self.answer, self.version = answer, version
-
-
 class RefusedAnswer(Exception):
     """A refused request: a key of the pages' texts, and a status."""
 
@@ -256,11 +248,13 @@ class StudyStore:
             by_task.setdefault(row.task, {})[_key(row)] = (_answer(row), row.version)
         return by_task
 
-    def save(self, task: int, rater: str, question: str, turn: int | None, answer: RaterAnswer, version: int) -> int:
-        """Save an answer in place of `version` (0: none yet) and return its new version.
+    def save(
+        self, task: int, rater: str, question: str, turn: int | None, answer: RaterAnswer, version: int
+    ) -> tuple[RaterAnswer, int]:
+        """Save an answer in place of `version` (0: none yet); returns the answer that now stands and its version.
 
-        The same answer again changes nothing and returns its present version. Raises `Conflict` if another version was saved
-        meanwhile, and `RefusedAnswer` for another rater's task and for a submitted one.
+        It is another answer if another tab saved one meanwhile. The same answer again changes nothing. Raises `RefusedAnswer`
+        for another rater's task and for a submitted one.
         """
         with suppress(IntegrityError), self.writing() as session:
             return self._save(session, task, rater, question, WHOLE if turn is None else turn, answer, version)
@@ -273,23 +267,21 @@ class StudyStore:
             raise RefusedAnswer("no_task", 404)
         return task
 
-    def _save(self, session: Session, id: int, rater: str, question: str, turn: int, answer: RaterAnswer, version: int) -> int:
+    def _save(
+        self, session: Session, id: int, rater: str, question: str, turn: int, answer: RaterAnswer, version: int
+    ) -> tuple[RaterAnswer, int]:
         task = self._own(session, id, rater, locked=True)
         row = session.get(AnswerRow, (id, question, turn))
-        if row is not None and _answer(row) == answer:
-            return row.version
+        stored, present = (RaterAnswer(), 0) if row is None else (_answer(row), row.version)
+        if row is not None and stored == answer:
+            return stored, present
         if task.submitted:
             raise RefusedAnswer("submitted")
-        if row is None and version == 0:
-            session.add(AnswerRow(task=id, question=question, turn=turn, version=1, **vars(answer)))
-            session.flush()
-            return 1
-        if row is None or row.version != version:
-            raise Conflict(RaterAnswer() if row is None else _answer(row), 0 if row is None else row.version)
-        for name, value in vars(answer).items():
-            setattr(row, name, value)
-        row.version += 1
-        return row.version
+        if present != version:
+            return stored, present
+        session.merge(AnswerRow(task=id, question=question, turn=turn, version=version + 1, **vars(answer)))
+        session.flush()
+        return answer, version + 1
 
     def submit(self, id: int, rater: str, required: Sequence[QuestionKey]) -> list[QuestionKey]:
         """Close a task to changes, unless answers to required questions are missing, which are returned."""

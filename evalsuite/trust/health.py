@@ -169,11 +169,14 @@ def floor_effects(tally: Tally) -> list[FloorEffect]:
     """A row per language, judge and floor: the dialogues as they are minus the same dialogues with the floor's lines."""
     rows = []
     for (language, judge), verdicts in _probed(tally, AS_IS, FLOOR):
-        usual, *floors = sorted(_by_variant(tally, verdicts).items())
-        if usual[0] == AS_IS:
-            field = [usual[1], *(contestant for _, contestant in floors)]
+        by_variant = _by_variant(tally, verdicts)
+        floors = sorted(by_variant.keys() - {AS_IS})
+        if AS_IS in by_variant:
+            field = [by_variant[name] for name in (AS_IS, *floors)]
             gaps = differences(field, [(0, place) for place in range(1, len(field))], average_only=True)
-            rows += [FloorEffect(language, judge, x.removeprefix(FLOOR), gap) for (x, _), gap in zip(floors, gaps, strict=True)]
+            rows += [
+                FloorEffect(language, judge, name.removeprefix(FLOOR), gap) for name, gap in zip(floors, gaps, strict=True)
+            ]
     return rows
 
 

@@ -127,7 +127,8 @@ def judge_card(inputs: JudgeCardInput) -> Sheet:
             _injection(rows_in(injections, language)),
             _repeatable(rows_in(repeats, language)),
         )
-        checks += [JudgeCheck(x, language, q, *found) for (x, q), found in zip(QUESTIONS.items(), outcomes, strict=True)]
+        for (name, question), found in zip(QUESTIONS.items(), outcomes, strict=True):
+            checks.append(JudgeCheck(name, language, question, *found))
     checks = _corrected(checks)
     note = SYNTHETIC_GOLD if inputs.synthetic else ""
     tables = [

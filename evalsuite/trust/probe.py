@@ -14,7 +14,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from core.files import CONFIGS, check_unique, write_jsonl
 from core.grouping import group_by
@@ -31,8 +31,6 @@ from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.trust.health import AGAIN, AS_IS, FLOOR, INJECTED, NEUTRAL, REVERSED
 from serve.client import ChatClient
 
-SLACK = 0.1  # share of the characters by which a neutral text may be longer or shorter
-
 
 class Injection(Settings):
     """An order to the judge and a neutral text of the same length; `{low}` and `{high}` stand for the ends of the scale."""
@@ -42,14 +40,6 @@ class Injection(Settings):
     kind: str
     injected: str = Field(min_length=1)
     neutral: str = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _alike(self) -> Injection:
-        scale = Scale(min=0, max=4)
-        injected, neutral = (len(self.text(variant, scale)) for variant in (INJECTED, NEUTRAL))
-        if abs(neutral - injected) > SLACK * injected:
-            raise ValueError(f"{self.id}: injected has {injected} characters, neutral {neutral}; at most 10 % apart")
-        return self
 
     def text(self, variant: str, scale: Scale) -> str:
         """The text of a variant, for a rubric's scale."""

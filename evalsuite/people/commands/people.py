@@ -99,9 +99,7 @@ def serve(
 def results(
     folder: StudyArgument,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Write the answers as records to this folder."),
-        Writes(RECORDS),
+        Path | None, typer.Option("--out", help="Write the answers as records to this folder."), Writes(RECORDS)
     ] = None,
     without_comments: Annotated[bool, typer.Option("--without-comments", help="Leave comments out.")] = False,
 ) -> None:

@@ -58,13 +58,10 @@ class StudyConfig(StudyDesign, Talking):
 
 def create(
     folder: Annotated[
-        Path,
-        typer.Argument(metavar="STUDY", help="Folder to make; its name is the study's."),
-        Writes((f"{DATABASE}*", LINKS)),
+        Path, typer.Argument(metavar="STUDY", help="Folder to make; its name is the study's."), Writes((f"{DATABASE}*", LINKS))
     ],
     config: Annotated[
-        MaybeFile,
-        typer.Option(help="The study's config (configs/people); --set changes a field, also without a file."),
+        MaybeFile, typer.Option(help="The study's config (configs/people); --set changes a field, also without a file.")
     ] = None,
     dialogues: Annotated[
         MaybeFiles,
