@@ -11,7 +11,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
@@ -26,6 +26,7 @@ from core.files import write_jsonl
 from core.records import Dialogue, RoleCard, Turn
 from evalsuite.people.server import create_app
 from evalsuite.people.store import StudyStore
+from tests.conftest import EscEval
 from tests.processes import started
 
 SCRIPT = "<script>document.title='stolen'</script><img src=x onerror=alert(1)>"
@@ -51,6 +52,16 @@ def write_dialogues(
     held = [dialogue(supporter, card, **fields) for card in range(count) for supporter in supporters]
     write_jsonl(path, held)
     return held
+
+
+def make_study(
+    esc_eval: EscEval, *more: object, rubric: str = "esc_eval_human", raters: int = 2, name: str = "s", **dialogues: Any
+) -> Path:
+    """A study in which people rate these dialogues, made by the command line: its folder."""
+    write_dialogues(Path("d.jsonl"), **dialogues)
+    given = ("--dialogues", "d.jsonl", "--rubric", rubric, "--raters", raters, *more)
+    assert esc_eval("people", "create", name, *given) == (0, "")
+    return Path(name).resolve()
 
 
 def links(folder: Path) -> dict[str, str]:
@@ -150,6 +161,12 @@ class Client:
         if "version" in found:
             self.versions[key] = found["version"]
         return status, found
+
+    def rate(self, task: int, keys: Iterable[str], value: float, **others: float) -> None:
+        """Give the keys one score, but for the `others`, and submit."""
+        for key in keys:
+            assert self.put(task, key, value=others.get(key, value))[0] == 200
+        assert self.submit(task)[0] == 200
 
     def talk(self, task: int, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Say something, leave, or hear a reply: what came last."""

@@ -11,7 +11,7 @@ from evalsuite.report.report import write_report
 from tests.conftest import EscEval
 from tests.evalsuite.browsing import CHROMIUM, DRIVER, started
 from tests.generated_report import benchmark_content, make_content
-from tests.people_study import new_database, postgres, write_dialogues
+from tests.people_study import make_study, new_database, postgres
 
 
 @pytest.fixture(scope="session", params=[840, pytest.param(8512, marks=pytest.mark.full)])
@@ -73,6 +73,4 @@ def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def study(esc_eval: EscEval, tmp_path: Path) -> Path:
     """Three raters, six dialogues, every one seen by two."""
-    write_dialogues(tmp_path / "d.jsonl")
-    assert esc_eval("people", "create", "s", "--dialogues", "d.jsonl", "--rubric", "esc_eval_human", "--raters", 3) == (0, "")
-    return tmp_path / "s"
+    return make_study(esc_eval, raters=3)

@@ -62,6 +62,10 @@ async def test_a_dialogue_runs_its_exchanges_after_the_opening() -> None:
 async def test_the_supporter_can_speak_first() -> None:
     dialogue = await hold(plan(Scripted("b"), Scripted("a"), first="supporter", exchanges=1, opening=()), NOBODY)
     assert [turn.role for turn in dialogue.turns] == ["supporter", "seeker"]
+    begun = (GREETING, Turn(role="seeker", text="hm"), Turn(role="supporter", text="another"))
+    fork = plan(Scripted("b", "d"), Scripted("c"), first="supporter", exchanges=3, opening=begun, spoken=3)
+    ended = await hold(fork, NOBODY)
+    assert [turn.text for turn in ended.turns[3:]] == ["b", "c", "d"] and ended.termination == "max_turns"
 
 
 @pytest.mark.parametrize("reason", ["refusal", "empty_reply", "context_overflow"])

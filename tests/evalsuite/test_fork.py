@@ -1,18 +1,16 @@
 """A fork against scripted models: a kind reply changes the seeker and the scores, another one does not, and nothing is asked
 twice."""
 
-import asyncio
 import json
 import zlib
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import yaml
 
 from core.files import read_jsonl
-from core.records import Dialogue, Turn
-from evalsuite.dialogues.hold import Opening, Plan, Utterance, hold
+from core.records import Dialogue
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 
@@ -90,22 +88,6 @@ def test_a_reply_that_changes_nothing_is_not_said_to(esc_eval: EscEval, held: An
     assert esc_eval(*call(endpoint, dialogue, "silent"))[0] == 0
     assert {holds for _, holds in differences("fork-scores").values()} == {"no"}
     assert differences("fork-seeker")["turns with thanks or relief %"] == (0.0, "no")
-
-
-def test_a_dialogue_that_the_supporter_opens_goes_on_with_the_seeker() -> None:
-    turns = (Turn(role="supporter", text="hi"), Turn(role="seeker", text="hm"), Turn(role="supporter", text="another"))
-    begun = Opening("d", "en", "esc_eval", "corpus", supporter="m", simulator="s", turns=turns)
-
-    class Says:
-        def __init__(self, text: str) -> None:
-            self.text = text
-
-        async def speak(self, client: Any, turns: Any) -> Utterance:
-            return Utterance(self.text)
-
-    plan = Plan(begun, Says("seeker"), Says("supporter"), exchanges=3, first="supporter", spoken=3)
-    ended = asyncio.run(hold(plan, cast(Any, None)))
-    assert [turn.text for turn in ended.turns[3:]] == ["seeker", "supporter", "seeker"] and ended.termination == "max_turns"
 
 
 def test_what_cannot_be_forked_is_said(esc_eval: EscEval, held: Any) -> None:

@@ -20,13 +20,8 @@ from evalsuite.checks.shared_bases import ModelBase, alike, base_of, bases, shar
 from evalsuite.statistics.contestants import contestants_of
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.reply_length import LengthEffect, length_effects, mean_reply_length, replies_of
-from evalsuite.trust.health import (
-    asking_shifts,
-    asking_table,
-    injection_effects,
-    injection_table,
-)
-from evalsuite.trust.probe import Injection, append, load_injections, probes
+from evalsuite.trust.health import asking_shifts, asking_table, injection_effects, injection_table
+from evalsuite.trust.probe import append, load_injections, probes
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric, make_run
@@ -192,9 +187,8 @@ def test_the_injection_set_orders_the_judge_and_has_neutral_twins() -> None:
     for one in injections:
         assert "2" in one.text("injected", scale) and "{" not in one.text("injected", scale)
         assert not re.search(r"[0-9{]", one.text("neutral", scale)), "a neutral text names no score"
-    with pytest.raises(ValueError, match="at most 10 % apart"):
-        Injection(id="x", language="en", kind="k", injected="a" * 100, neutral="a" * 111)
-    Injection(id="x", language="en", kind="k", injected="a" * 100, neutral="a" * 110)
+        injected, neutral = (len(one.text(variant, scale)) for variant in ("injected", "neutral"))
+        assert abs(injected - neutral) <= 0.1 * injected, "they are as long"
 
 
 def test_probes_change_only_the_last_reply() -> None:
@@ -337,24 +331,20 @@ def test_a_run_tells_of_its_judge_what_its_verdicts_hold(esc_eval: EscEval, tmp_
     assert "health-bases" in tables and "health-injections" not in tables
     for option, value in (("--gold", "run/dialogues.jsonl"), ("--limit", 3), ("--set", "method=joint")):
         one_line(esc_eval("judge-card", "run", option, value), 2, f"{option}: run is a run folder, which needs no calls")
+    one_line(esc_eval("judge-card", "embedded", "--gold", "g.jsonl"), 2, "--gold: also give the dialogues that people scored")
     one_line(esc_eval("judge-card", "run", "--judge", "nobody"), 2, "--judge nobody: did not score run")
     one_line(esc_eval("judge-card", "embedded", "--judge", "j"), 2, "--judge: it is for a run folder, which embedded is not")
     (run / "judgements.jsonl").unlink()
     one_line(esc_eval("judge-card", "run"), 2, "no verdicts of a: `esc-eval run --only score` makes them")
 
 
-def test_a_limited_card_draws_from_all_supporters_in_the_files_order(esc_eval: EscEval) -> None:
+def test_a_limited_card_draws_whole_dialogues_of_all_supporters_in_the_files_order(esc_eval: EscEval) -> None:
     dialogues = [of_length(f"{supporter}{n}", 3, supporter) for supporter in ("a", "b", "c") for n in range(4)]
+    cut = [of_length(f"cut{n}", 3, termination="infrastructure") for n in range(12)]  # by a lost server
     with Endpoint(lambda body, count: Answer("1111111"), models=("embedded",)) as endpoint:
-        taken = card(esc_eval, endpoint, dialogues, "--limit", 4)
+        taken = card(esc_eval, endpoint, [*cut, *dialogues], "--limit", 4)
     assert len(taken) == 4 and len({d.supporter for d in taken}) > 1
     assert taken == [d for d in dialogues if d in taken]
-
-
-def test_a_dialogue_that_a_lost_server_cut_off_is_on_no_card(esc_eval: EscEval) -> None:
-    dialogues = [of_length("whole", 3), of_length("cut", 3, termination="infrastructure")]
-    with Endpoint(lambda body, count: Answer("1111111"), models=("embedded",)) as endpoint:
-        assert [d.id for d in card(esc_eval, endpoint, dialogues)] == ["whole"]
 
 
 def test_a_judge_that_is_itself_a_supporter_shares_its_base_even_where_no_base_is_known() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import norm
 from statsmodels.stats.multitest import multipletests
 
 from core.files import read_jsonl, write_jsonl
@@ -18,6 +17,7 @@ from core.rubrics import load_rubric
 from evalsuite.statistics.judges import calibration_error
 from evalsuite.trust.judge_card import CheckOutcome, JudgeCheck, _corrected
 from evalsuite.trust.probe import load_injections
+from tests.bench.truth_judges import told
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.records import make_dialogue, make_judgement
@@ -38,29 +38,13 @@ def sound(text: str, count: int) -> list[int]:
     return [worth(text)] * 7
 
 
-def likes_length(text: str, count: int) -> list[int]:
-    return [min(4, len(text.split("grade-")[-1]) // 40)] * 7
-
-
-def follows_orders(text: str, count: int) -> list[int]:
-    return [4] * 7 if any(order in text for order in ORDERS) else sound(text, count)
+def sees_no_floors(text: str, count: int) -> list[int]:
+    return [2] * 7
 
 
 def goes_by_order(text: str, count: int) -> list[int]:
     """The first that it is asked for is always rated lowest."""
     return [0, *sound(text, count)[1:]]
-
-
-def never_says_it_twice(text: str, count: int) -> list[int]:
-    return [(worth(text) + count) % 5] * 7
-
-
-def likes_floors(text: str, count: int) -> list[int]:
-    return [worth(text) if "grade-" in text else 4] * 7
-
-
-def sees_no_floors(text: str, count: int) -> list[int]:
-    return [2] * 7
 
 
 def answering(judge: Judge, sure: float | None = None) -> Callable[[dict[str, Any], int], Answer]:
@@ -121,6 +105,7 @@ def test_a_judge_that_sees_what_there_is_has_no_fault(esc_eval: EscEval, gold: t
     page, text = Path("card/judge_card.html").read_text(), Path("card/judge_card.md").read_text()
     answer = "my-judge is right more often than always giving the most frequent score, and no check found a fault."
     assert f'<p class="answer">{answer}</p>' in page and answer in text and "plotly" not in page
+    # 25 of gold, of which 20 as they are; each of these neutral, injected, reversed, with 3 floors, and twice again.
     again = read_jsonl(Path("card/health_judgements.jsonl"), Judgement, "judgements")
     assert {j.repeat for j in again if j.condition["variant"] == "again"} == {1, 2}
 
@@ -128,11 +113,11 @@ def test_a_judge_that_sees_what_there_is_has_no_fault(esc_eval: EscEval, gold: t
 @pytest.mark.parametrize(
     "judge, fault",
     [
-        (likes_length, "length"),
-        (follows_orders, "injection"),
+        (lambda text, count: [min(4, len(text.split("grade-")[-1]) // 40)] * 7, "length"),
+        (lambda text, count: [4] * 7 if any(order in text for order in ORDERS) else sound(text, count), "injection"),
         (goes_by_order, "order"),
-        (never_says_it_twice, "repeatability"),
-        (likes_floors, "floors"),
+        (lambda text, count: [(worth(text) + count) % 5] * 7, "repeatability"),
+        (lambda text, count: [worth(text) if "grade-" in text else 4] * 7, "floors"),
     ],
 )
 def test_the_card_names_a_known_fault(esc_eval: EscEval, gold: tuple[Path, Path], judge: Judge, fault: str) -> None:
@@ -191,35 +176,8 @@ def test_a_taste_for_its_own_kind_is_measured_where_names_tell_bases(
     assert card_of(esc_eval, gold, sound, *more, name=name)["own kind"] == outcome
 
 
-def test_the_same_command_asks_nothing_again(esc_eval: EscEval, gold: tuple[Path, Path]) -> None:
-    with Endpoint(answering(sound), models=("my-judge",)) as endpoint:
-        call = ("judge-card", f"my-judge@{endpoint.url}", "--dialogues", gold[0], "--gold", gold[1], "--set", "languages=en")
-        assert esc_eval(*call, "--limit", 2, "--out", "card")[0] == 0
-        asked, written = len(endpoint.requests), Path("card/health_judgements.jsonl").read_bytes()
-        # 25 of gold, of which 2 as they are; each of these neutral, injected, reversed, with 3 floors, and twice again.
-        assert asked == 25 + 2 * (3 + 3 + 2)
-        assert esc_eval(*call, "--limit", 2, "--out", "card")[0] == 0
-        assert len(endpoint.requests) == asked and Path("card/health_judgements.jsonl").read_bytes() == written
-    code, error = esc_eval("judge-card", "embedded", "--gold", gold[1])
-    assert code == 2 and "--gold: also give the dialogues that people scored" in error
-
-
-def told(rng: np.random.Generator, clusters: int, overconfident: float = 0.0) -> list[tuple[Judgement, float]]:
-    """Verdicts of 1 with gold 1 as often as their probabilities say; seven of a dialogue share most of their luck."""
-    pairs = []
-    for name in range(clusters):
-        shared = rng.normal()
-        for number in range(7):
-            sure = float(rng.uniform(0.55, 0.95))
-            hit = 0.8 * shared + 0.6 * rng.normal() <= norm.ppf(sure)
-            said = min(sure + overconfident, 0.99)
-            spread = {"distribution": {"1": said, "0": 1 - said}}
-            pairs.append((make_judgement(str(name), str(number), 1, **spread), float(hit)))
-    return pairs
-
-
 def test_calibration_error_is_that_of_its_bins_and_chance_is_wider_where_hits_go_together() -> None:
-    pairs = told(np.random.default_rng(3), 20)
+    pairs = told(np.random.default_rng(3), 20, 0.8, 0.55)
     error = calibration_error({"all": pairs})
     sure, hit = np.array([[max((j.distribution or {}).values()), gold] for j, gold in pairs]).T
     inside = np.ceil(sure * 10)
@@ -228,11 +186,3 @@ def test_calibration_error_is_that_of_its_bins_and_chance_is_wider_where_hits_go
     apart = calibration_error({"all": [(j.model_copy(update={"dialogue_id": f"{n}"}), g) for n, (j, g) in enumerate(pairs)]})
     assert apart is not None and apart.value == pytest.approx(error.value) and apart.chance < error.chance
     assert calibration_error({"all": [(make_judgement("d", "x", 1), 1.0)]}) is None
-
-
-@pytest.mark.full
-def test_a_true_judge_whose_hits_go_together_is_found_at_fault_in_5_of_100_and_a_false_one_nearly_always() -> None:
-    rng, rounds = np.random.default_rng(5), 300
-    found = [[calibration_error({"all": told(rng, 20, more)}) for _ in range(rounds)] for more in (0.0, 0.25)]
-    true, false = (sum(error is not None and error.p <= 0.05 for error in errors) / rounds for errors in found)
-    assert true <= 0.065 + 2 * (0.05 * 0.95 / rounds) ** 0.5 and false > 0.8

@@ -101,6 +101,9 @@ def test_what_cannot_be_made_a_study_is_refused_with_the_reason(
     ]:
         code, error = esc_eval("people", "create", "s", *options)
         assert code == 2 and message in error, (options, error)
+    for name in ("a b", "-x", ".x", "x" * 70):
+        code, error = esc_eval("people", "create", *rate, "--raters", 2, "--", tmp_path / name / ".")
+        assert code == 2 and "name: String should match pattern" in error and not (tmp_path / name).exists()
     monkeypatch.setenv("ESC_EVAL_DATABASE", "nonsense")
     code, error = esc_eval("people", "create", "s", *rate, "--raters", 2)
     assert code == 2 and "ESC_EVAL_DATABASE: not the URL" in error

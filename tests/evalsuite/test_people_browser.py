@@ -13,7 +13,7 @@ from core.records import HumanScore, Preference
 from core.rubrics import load_rubric
 from tests.conftest import EscEval
 from tests.evalsuite.browsing import no_errors, screen, text_of, until, violations
-from tests.people_study import SCRIPT, cards, dialogue, links, served, write_dialogues
+from tests.people_study import SCRIPT, cards, dialogue, links, make_study, served
 
 pytestmark = pytest.mark.browser
 KEYS = list(load_rubric("esc_eval_human").dimensions)
@@ -69,10 +69,8 @@ def accessible(browser: webdriver.Chrome) -> None:
 def test_two_raters_and_an_organiser_rate_a_study(
     browser: webdriver.Chrome, esc_eval: EscEval, tmp_path: Path, browsed_database: str | None
 ) -> None:
-    write_dialogues(tmp_path / "d.jsonl", count=1, text=SCRIPT)
     (tmp_path / "consent.txt").write_text("You may stop at any time.\n\nNobody learns your name.")
-    given = ("--dialogues", "d.jsonl", "--rubric", "esc_eval_human", "--raters", 2, "--consent", "consent.txt")
-    assert esc_eval("people", "create", "s", *given) == (0, "")
+    make_study(esc_eval, "--consent", "consent.txt", count=1, text=SCRIPT)
     with served(tmp_path / "s", browsed_database) as (address, _):
         for code, value in (("r01", "3"), ("r02", "2")):
             enter(browser, address, links(tmp_path / "s")[code])
@@ -188,8 +186,7 @@ def test_a_phone_in_chinese_with_halves_and_turns(browser: webdriver.Chrome, esc
 def test_two_tabs_of_one_rater_do_not_overwrite_each_other_unseen(
     browser: webdriver.Chrome, esc_eval: EscEval, tmp_path: Path
 ) -> None:
-    write_dialogues(tmp_path / "d.jsonl", count=1)
-    assert esc_eval("people", "create", "s", "--dialogues", "d.jsonl", "--rubric", "esc_eval_human", "--raters", 2) == (0, "")
+    make_study(esc_eval, count=1)
     with served(tmp_path / "s") as (address, _):
         enter(browser, address, links(tmp_path / "s")["r01"])
         click(browser, "#go")
@@ -215,8 +212,7 @@ def test_two_tabs_of_one_rater_do_not_overwrite_each_other_unseen(
 def test_a_server_that_is_away_is_said_and_the_answer_is_sent_when_it_is_back(
     browser: webdriver.Chrome, esc_eval: EscEval, tmp_path: Path
 ) -> None:
-    write_dialogues(tmp_path / "d.jsonl", count=1)
-    assert esc_eval("people", "create", "s", "--dialogues", "d.jsonl", "--rubric", "esc_eval_human", "--raters", 2) == (0, "")
+    make_study(esc_eval, count=1)
     with served(tmp_path / "s") as (address, store):
         enter(browser, address, links(tmp_path / "s")["r01"])
         click(browser, "#go")

@@ -18,8 +18,9 @@ from evalsuite.people import keeping
 from evalsuite.people.keeping import holding, restore, withdraw
 from evalsuite.people.progress import progress
 from evalsuite.people.store import RaterAnswer, StudyStore
+from serve.store import CallStore
 from tests.conftest import EscEval
-from tests.people_study import Client, free_port, links, process, served, url_of, write_dialogues
+from tests.people_study import Client, free_port, links, make_study, process, served, url_of
 
 pytestmark = pytest.mark.slow
 SECRET = "my sister Ottilie"  # what a participant wrote
@@ -246,10 +247,8 @@ def test_withdrawal_while_people_work_empties_the_log(study: Path, esc_eval: Esc
 
 
 def test_scores_of_who_withdrew_are_shown_to_nobody(esc_eval: EscEval, tmp_path: Path) -> None:
-    write_dialogues(tmp_path / "d.jsonl", count=1, supporters=("alpha",))
-    given = ("--dialogues", "d.jsonl", "--rubric", "esc_eval_human", "--raters", 3)
     more = ("--set", "overlap=3", "--set", "second_round=true")
-    assert esc_eval("people", "create", "s", *given, *more) == (0, "")
+    make_study(esc_eval, *more, raters=3, count=1, supporters=("alpha",))
     with closing(StudyStore(url_of(tmp_path / "s"), "s")) as store:
         store.add_tasks([("again", "r03", store.tasks()[0].item, {"given": {"empathy": [0.0, 1.0, 4.0]}, "own": {}})])
         for code, value in (("r01", 0), ("r02", 1), ("r03", 4)):
@@ -261,8 +260,6 @@ def test_scores_of_who_withdrew_are_shown_to_nobody(esc_eval: EscEval, tmp_path:
 
 def test_withdrawal_of_a_talk_takes_its_replies_too(study: Path, tmp_path: Path) -> None:
     calls = tmp_path / "calls.sqlite"
-    from serve.store import CallStore as CallStore
-
     CallStore(calls).close()
     with closing(sqlite3.connect(calls)) as db, db:
         db.execute("INSERT INTO calls (key, reply, seconds) VALUES ('k', ?, 1)", (SECRET.encode(),))

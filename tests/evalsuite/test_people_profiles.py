@@ -1,7 +1,6 @@
 """EmoHarbor's study with people (appendix I): who takes part, how they feel before and after, and a judge that is shown it."""
 
 import csv
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from tests.evalsuite.test_emoharbor import config, speaks
 from tests.evalsuite.test_people_browser import accessible, click, enter, saved, submit
 from tests.people_study import Client, links, served, url_of
 
-SHOTS = os.environ.get("ESC_EVAL_SCREENSHOTS")  # a folder for pictures of the pages, to look at
 RECIPE = CONFIGS / "people" / "emoharbor.yaml"
 ASKED = read_yaml(RECIPE, StudyConfig, "recipe").questionnaire
 KEYS = list(load_rubric("emoharbor").dimensions)
@@ -146,14 +144,14 @@ def test_the_pages_on_a_desktop_and_a_phone(browser: webdriver.Chrome, study: Pa
         until(browser, "return document.getElementById('go') !== null")
         click(browser, "#go")
         until(browser, "return document.querySelectorAll('fieldset').length === 16")
-        seen(browser, "profile")
+        seen(browser)
         assert text_of(browser, "h2") == ["About you"] and "How old are you?" in text_of(browser, "legend")
         fill(browser)
         submit(browser)
         assert text_of(browser, "h2")[:1] == ["Before the talk: how do you feel now?"] and not browser.find_elements(
             "id", "say"
         )
-        seen(browser, "before")
+        seen(browser)
         fill(browser)
         click(browser, "#on")
         until(browser, "return document.getElementById('say') !== null")
@@ -166,7 +164,7 @@ def test_the_pages_on_a_desktop_and_a_phone(browser: webdriver.Chrome, study: Pa
         click(browser, "#leave")
         until(browser, "return document.getElementById('submit') !== null")
         assert text_of(browser, "h2:not(.of-turn)") == ["After the talk: how do you feel now?"]
-        seen(browser, "after")
+        seen(browser)
         fill(browser)
         submit(browser)
         click(browser, "#language")
@@ -188,14 +186,12 @@ def fill(browser: webdriver.Chrome) -> None:
     saved(browser)
 
 
-def seen(browser: webdriver.Chrome, name: str) -> None:
+def seen(browser: webdriver.Chrome) -> None:
     """Nothing is wider than the screen, and everybody can use it."""
     accessible(browser)
     for width in (1280, 400):
         with screen(browser, width, "light"):
             assert browser.execute_script("return document.documentElement.scrollWidth") <= width
-            if SHOTS:
-                Path(SHOTS, f"{name}-{width}.png").write_bytes(browser.get_screenshot_as_png())
 
 
 def judge_shown_it(esc_eval: EscEval, folder: Path) -> None:

@@ -84,16 +84,6 @@ def test_intervals_of_agreement_hold_what_was_put_in(
         assert abs(mean - truth[name]) < (0.03 if name == "kappa" else 0.01), (name, mean)
 
 
-@pytest.mark.full
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["alpha", "kappa"])
-@pytest.mark.parametrize("cards", [24, 100])
-def test_intervals_hold_for_twelve_and_for_fifty_dialogues_a_pair(cards: int, name: str, truth: dict[str, float]) -> None:
-    """Kappa's interval is wider than symmetric scores need: it allows for skewed ones."""
-    found = [agreement(study(seed, cards)[1], [RUBRIC])[0] for seed in range(STUDIES)]
-    assert 92 <= covered((getattr(one, name) for one in found), truth[name]) <= 99
-
-
 @pytest.mark.slow
 def test_the_leaderboard_recovers_the_supporters(studies: list[tuple[list[Dialogue], list[HumanScore]]]) -> None:
     boards = [Tally(dialogues, verdicts_of_people(scores), RUBRIC).boards[0] for dialogues, scores in studies]
@@ -108,13 +98,3 @@ def test_the_leaderboard_recovers_the_supporters(studies: list[tuple[list[Dialog
     assert right == STUDIES, "supporters a point and a half apart are never mistaken on forty cards"
     true = [difference for board in boards for difference in board.differences]
     assert np.mean([bool(one.holds) for one in true]) > 0.95
-
-
-def test_a_severe_rater_moves_nobody_up_where_everybody_sees_all_systems() -> None:
-    """Loads are mixed by design: without any error, the supporters' means differ from the truth only by the raters' shares."""
-    dialogues, scores = study(3, cards=60)
-    shares = {who: [s.dialogue_id.split("-")[0] for s in scores if s.annotator == who] for who in SEVERITY}
-    for seen in shares.values():
-        counts = [seen.count(supporter) for supporter in QUALITY]
-        assert max(counts) - min(counts) <= 4
-    assert len({dialogue.card_id for dialogue in dialogues}) == 60

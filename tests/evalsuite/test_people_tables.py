@@ -2,16 +2,15 @@
 
 import csv
 import json
+from contextlib import closing
 from pathlib import Path
-
-import pytest
 
 from core.files import read_jsonl, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement
 from core.rubrics import load_rubric
 from evalsuite.people.store import RaterAnswer, StudyStore
 from tests.conftest import EscEval
-from tests.people_study import cards, dialogue, url_of
+from tests.people_study import cards, dialogue, make_study, url_of
 
 TURNS = [["seeker", "I lost my cat."], ["supporter", "I hear you."]]
 
@@ -97,14 +96,11 @@ def test_a_talks_ratings_are_a_leaderboard_and_the_gold_of_judges(esc_eval: EscE
         assert {one["n"] for one in rows} == {12}
 
 
-@pytest.mark.parametrize("halves", [2.5, 0.5])
-def test_halves_go_through_to_what_agree_reads(esc_eval: EscEval, tmp_path: Path, halves: float) -> None:
-    write_jsonl(tmp_path / "d.jsonl", [dialogue("alpha", n) for n in range(3)])
-    assert esc_eval("people", "create", "s", "--dialogues", "d.jsonl", "--rubric", "feel", "--raters", 2) == (0, "")
-    store = StudyStore(url_of(tmp_path / "s"), "s")
-    for rater, value in (("r01", halves), ("r02", halves + 0.5)):
-        give(store, rater, value)
-    store.close()
+def test_halves_go_through_to_what_agree_reads(esc_eval: EscEval) -> None:
+    folder = make_study(esc_eval, rubric="feel", supporters=("alpha",))
+    with closing(StudyStore(url_of(folder), "s")) as store:
+        for rater, value in (("r01", 0.5), ("r02", 1)):
+            give(store, rater, value)
     assert esc_eval("people", "results", "s", "--out", "out") == (0, "")
     assert esc_eval("agree", "--gold", "out/scores.csv", "--out", "agreed")[0] == 0
     (row, *_) = json.loads(Path("agreed/annotators.json").read_text())["annotators"]

@@ -13,11 +13,10 @@ import uvicorn
 from evalsuite.people import guard
 from evalsuite.people.guard import HEADERS
 from tests.conftest import EscEval
-from tests.people_study import Client, links, write_dialogues
+from tests.people_study import Client, links, make_study
 
 pytestmark = pytest.mark.slow
 USUAL = {name.lower(): value for name, value in HEADERS.items()}.items()
-CREATE = ("--dialogues", "d.jsonl", "--rubric", "esc_eval_human", "--raters", 3)
 
 
 def visit(esc_eval: EscEval, monkeypatch: pytest.MonkeyPatch, study: Path, what: Callable[[str], None]) -> None:
@@ -41,9 +40,7 @@ def visit(esc_eval: EscEval, monkeypatch: pytest.MonkeyPatch, study: Path, what:
 
 @pytest.fixture
 def study(esc_eval: EscEval, tmp_path: Path) -> Path:
-    write_dialogues(tmp_path / "d.jsonl")
-    assert esc_eval("people", "create", "s", *CREATE) == (0, "")
-    return tmp_path / "s"
+    return make_study(esc_eval)
 
 
 HALVES = [
@@ -73,18 +70,6 @@ def test_half_a_request_is_not_waited_for(study: Path, esc_eval: EscEval, monkey
         assert Client(address).enter(links(study)["r01"]).request("GET", "/")[0] == 200
 
     visit(esc_eval, monkeypatch, study, send)
-
-
-def test_a_slow_whole_request_is_answered(study: Path, esc_eval: EscEval, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "WHOLE_WITHIN_S", 0.3)
-
-    def ask(address: str) -> None:
-        client = Client(address).enter(links(study)["r01"])
-        for _ in range(3):
-            time.sleep(0.4)
-            assert client.request("GET", "/")[0] == 200
-
-    visit(esc_eval, monkeypatch, study, ask)
 
 
 @pytest.mark.parametrize("number", ["1" * 23, "9" * 5000, "-" + "1" * 30, "99", "one", "2147483648"])
@@ -134,10 +119,9 @@ def test_a_folder_that_was_there_keeps_its_mode_and_what_is_secret_is_private(es
     def mode(path: Path) -> int:
         return stat.S_IMODE(path.stat().st_mode)
 
-    write_dialogues(tmp_path / "d.jsonl")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine").chmod(0o755)
     for folder, expected in (("mine", 0o755), ("new", 0o700)):
-        assert esc_eval("people", "create", folder, *CREATE) == (0, "")
+        make_study(esc_eval, name=folder)
         assert mode(tmp_path / folder) == expected
         assert {mode(tmp_path / folder / name) for name in ("links.csv", "study.sqlite")} == {0o600}

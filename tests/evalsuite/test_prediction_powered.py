@@ -22,9 +22,8 @@ from evalsuite.cli import app
 from evalsuite.people.store import RaterAnswer, StudyStore
 from evalsuite.trust.prediction_powered import FEWEST, LabelledScores, differences_of, estimates, powered, saved
 from tests.bench.boards import SHAPES, boards
-from tests.bench.claims import COVERAGE
-from tests.bench.labels import LIBRARY, Judged, beside_library, generated, needed, savings
-from tests.bench.truth_people import Shape, claims, simulate, true_saved
+from tests.bench.labels import LIBRARY, Judged, beside_library, savings
+from tests.bench.truth_people import Shape, simulate
 from tests.evalsuite import ppi_oracle
 from tests.evalsuite.records import make_rubric, make_run
 from tests.peers import python_with
@@ -53,12 +52,6 @@ def test_intervals_of_both_hold_the_truth_and_a_good_judge_saves_labels(samples:
     assert least <= good.both <= most and least <= useless.both <= most and least <= good.people <= most
     assert good.saved > 20 and good.both_width < 0.85 * good.people_width
     assert useless.saved < 3 and useless.tuning < 0.1 and useless.both_width == pytest.approx(useless.people_width, rel=0.03)
-
-
-@pytest.mark.full
-def test_a_random_choice_needs_more_labels_where_the_judge_knows_of_what_it_is_unsure() -> None:
-    right, wrong = (next(generated(knows)) for knows in (True, False))
-    assert needed(right, 300, 50, 100)[2] > 55 > 50 > needed(wrong, 300, 50, 100)[2]
 
 
 def test_the_estimate_is_that_of_the_authors_library() -> None:
@@ -162,24 +155,6 @@ def test_exchangeable_supporters_are_not_told_apart_and_a_true_difference_is_fou
     assert better.truth(0) - better.truth(1) == pytest.approx(25, abs=1)
     both, alone = (sum(simulate(better, 40, seed=2, judge=judge).alarms) for judge in (True, False))
     assert both > 36 and 10 < alone < 30
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "shape", [Shape(20, 12, 1, "middle"), Shape(20, 12, 7, "ceiling"), Shape(3, 5, 1, "middle", 0.3)], ids=str
-)
-def test_at_most_one_board_in_twenty_finds_a_difference_that_is_not_there(shape: Shape) -> None:
-    found = simulate(shape, 300, seed=5)
-    assert sum(found.alarms) <= 0.065 * 300
-    given = [one.mean for one in found.saved if one.mean is not None]
-    assert np.mean(given or [0]) <= 1.05 * true_saved(shape, np.array(found.tuning))
-
-
-@pytest.mark.full
-def test_the_claims_of_boards_by_people_are_kept() -> None:
-    found = list(claims(100, seed=6))
-    assert all(claim.kept for claim in found), [claim for claim in found if not claim.kept]
-    assert {claim.kind for claim in found} > {COVERAGE}
 
 
 def answer(folder: Path, value_of: Callable[[Dialogue, str], int]) -> None:

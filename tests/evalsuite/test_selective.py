@@ -14,7 +14,7 @@ from core.records import Dialogue, HumanScore, Judgement
 from core.rubrics import load_rubric
 from evalsuite.trust.selective import SILENT, SelectiveCase, Spoken, lower_bound, threshold_for
 from tests.conftest import EscEval
-from tests.evalsuite.records import make_dialogue
+from tests.evalsuite.records import make_dialogue, make_judgement
 
 
 def test_the_bound_is_clopper_and_pearsons_at_the_effective_sample_size() -> None:
@@ -49,23 +49,13 @@ def test_a_run_keeps_what_is_sure_and_asks_people_for_the_rest(esc_eval: EscEval
     Path("run").mkdir()
 
     def verdicts(names: list[str], sure: set[str]) -> list[Judgement]:
-        made = []
-        for name in names:
-            for dimension in rubric.dimensions:
-                spread = {"3": 0.96, "2": 0.04} if name in sure else {"3": 0.4, "2": 0.3, "1": 0.3}
-                made.append(
-                    Judgement(
-                        dialogue_id=name,
-                        language="en",
-                        judge="j",
-                        rubric="esc_eval",
-                        dimension=dimension,
-                        value=3,
-                        distribution=spread,
-                        method="joint",
-                    )
-                )
-        return made
+        spreads = {True: {"3": 0.96, "2": 0.04}, False: {"3": 0.4, "2": 0.3, "1": 0.3}}
+        more = {"judge": "j", "rubric": "esc_eval"}
+        return [
+            make_judgement(name, dimension, 3, distribution=spreads[name in sure], **more)
+            for name in names
+            for dimension in rubric.dimensions
+        ]
 
     gold_names, names = [f"g{n:02}" for n in range(40)], ["sure", "unsure"]
     # The judge is right where it is sure, and wrong in a third of the other cases.
