@@ -156,7 +156,7 @@ def test_what_raters_differ_on_waits_for_a_reviewer_and_is_then_accepted(esc_eva
         for code, skill in (("r01", 1), ("r02", 3)):
             rater = Client(address).enter(links(folder)[code])
             for task in store.tasks(code):
-                assert not reviewer.tasks(), "not before both are through"
+                assert code == "r02" or not reviewer.tasks(), "the other rater is not through yet"
                 rater.rate(task.id, KEYS, 2, skill=skill if dialogue_of[task.item].startswith("alpha") else 2)
         (review,) = reviewer.tasks()
         assert reviewer.tasks() == [review], "it is queued once"
