@@ -331,7 +331,7 @@ def test_a_run_tells_of_its_judge_what_its_verdicts_hold(esc_eval: EscEval, tmp_
     assert "health-bases" in tables and "health-injections" not in tables
     for option, value in (("--gold", "run/dialogues.jsonl"), ("--limit", 3), ("--set", "method=joint")):
         one_line(esc_eval("judge-card", "run", option, value), 2, f"{option}: run is a run folder, which needs no calls")
-    one_line(esc_eval("judge-card", "embedded", "--gold", "g.jsonl"), 2, "--gold: also give the dialogues that people scored")
+    one_line(esc_eval("judge-card", "embedded", "--gold", "run/dialogues.jsonl"), 2, "--gold: also give the dialogues")
     one_line(esc_eval("judge-card", "run", "--judge", "nobody"), 2, "--judge nobody: did not score run")
     one_line(esc_eval("judge-card", "embedded", "--judge", "j"), 2, "--judge: it is for a run folder, which embedded is not")
     (run / "judgements.jsonl").unlink()

@@ -100,7 +100,7 @@ def test_frameworks_that_measure_the_same_agree_and_the_opposite_do_not() -> Non
     assert calls is not None
     (told, needed), (told2, needed2) = ((row[4], row[6]) for row in calls.rows)
     opposite = frameworks(3, upside_down=True)
-    turned = dimension_table(*opposite, "en")
+    turned = dimension_table(opposite[0], opposite[1], "en")
     assert rank_tables(opposite, "en")[1].rows[0][2].mean == -1  # type: ignore[union-attr]
     assert turned is not None and turned.rows[0][3].mean < -0.9  # type: ignore[union-attr, operator]
     assert min(told, told2) >= 4 and needed > 3 * needed2, "a fifth of the calls for the same word"  # type: ignore[operator, type-var]
