@@ -179,13 +179,8 @@ def released() -> dict[str, str | bytes]:
     }
     files["VCSum/vcsum_data/short_test.txt"] = lines(*({"id": f"{i}_0", **meeting} for i in n))
     # Foundational: common sense and knowledge
-    swag = {
-        "ind": 0,
-        "activity_label": "Run",
-        "ctx_a": "She runs.",
-        "ctx_b": "then she",
-        "endings": ["stops", "sits", "eats", "reads"],
-    }
+    swag = {"ind": 0, "activity_label": "Run", "ctx_a": "She runs.", "ctx_b": "then she"}
+    swag |= {"endings": ["stops", "sits", "eats", "reads"]}
     files["HellaSwag/hellaswag_val.jsonl"] = lines(*({**swag, "label": i} for i in n))
     files["CosmosQA/data/valid.csv"] = table(
         ["id", "context", "question", "answer0", "answer1", "answer2", "answer3", "label"],
@@ -266,10 +261,7 @@ def released() -> dict[str, str | bytes]:
         ["book_idx", "excerpt_idx", "excerpt_pos", "excerpt_text"], *([7, i, 0.1, excerpt] for i in n)
     )
     files["Book-SORT/data/booksort/segments_250_20.csv"] = table(
-        [
-            *("book_idx", "excerpt_idx", "segment_idx", "segment_1", "segment_2", "seg1_pos", "seg2_pos"),
-            *("distance_bin", FIRST),
-        ],
+        ["book_idx", "excerpt_idx", "segment_idx", "segment_1", "segment_2", "seg1_pos", "seg2_pos", "distance_bin", FIRST],
         *([7, i, 0, "Then Ann woke.", "At last she left.", 4, 11, 50, i % 2] for i in n),
     )
     files["LongMemEval/longmemeval_s_cleaned.json"] = json.dumps([*(memory(i) for i in n), memory(9, "_abs")])

@@ -144,9 +144,6 @@ class _Handler(BaseHTTPRequestHandler):
         url = f"{self.held.url}/{'' if repo[0] == 'model' else repo[0] + 's/'}{repo[1]}/commit/{commit}"
         self._answer(200, {"success": True, "commitOid": commit, "commitUrl": url, "hookOutput": ""})
 
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
         if match := re.fullmatch(r"/(?:(dataset|space)s/)?([^/]+/[^/]+)/resolve/[^/]+/(.+)", path):
@@ -170,20 +167,20 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(200, [_entry(name, content) for name, content in held.items() if name.startswith(below)])
                 return
             told = {"id": repo[1], "sha": self.held.commit_of(repo), "siblings": [{"rfilename": name} for name in held]}
-            self._answer(
-                200,
-                told
-                | {
-                    "private": self.held.made.get(repo, {}).get("visibility") == "private",
-                    "tags": [],
-                    "downloads": 0,
-                    "likes": 0,
-                    "disabled": False,
-                    "gated": False,
-                },
-            )
+            visibility = self.held.made.get(repo, {}).get("visibility")
+            told |= {
+                "private": visibility == "private",
+                "tags": [],
+                "downloads": 0,
+                "likes": 0,
+                "disabled": False,
+                "gated": False,
+            }
+            self._answer(200, told)
         else:
             self._answer(404, {"error": f"no such address: {path}"}, X_Error_Code="RepoNotFound")
+
+    do_HEAD = do_GET
 
 
 def _entry(name: str, content: bytes) -> dict[str, Any]:

@@ -18,11 +18,12 @@ from packaging.utils import canonicalize_name
 from core import errors, machine
 from core.errors import UserError, need_modules, run_cli
 from core.yaml_files import load_yaml
-from tests.surface import COMMANDS
+from tests.surface import COMMANDS, leaves
 from tests.test_house import EXTRAS, FILES, MAY_IMPORT, PROJECT, ROOT
 
 SCRIPTS = sorted((ROOT / "train").glob("esc_*.py"))
-ON_GPUS = [path for path in sorted((ROOT / "configs" / "train").glob("*.yaml")) if not load_yaml(path, "recipe").get("use_cpu")]
+RECIPES = ROOT / "configs" / "train"
+ON_GPUS = [path for path in sorted(RECIPES.glob("*.yaml")) if not load_yaml(path, "recipe").get("use_cpu")]
 SMI = """#!/bin/sh
 case "$*" in
   -L) echo "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-1)";;
@@ -32,7 +33,13 @@ case "$*" in
 esac
 """
 FIND_SPEC = importlib.util.find_spec  # before a test hides packages
-COME_ALONG = {"h11": "uvicorn", "httpx": "huggingface_hub", "pyarrow": "datasets", "spacy": "presidio_analyzer"}
+COME_ALONG = {
+    "h11": "uvicorn",
+    "httpx": "huggingface_hub",
+    "pyarrow": "datasets",
+    "spacy": "presidio_analyzer",
+    "starlette": "fastapi",
+}
 
 
 @pytest.fixture
@@ -68,52 +75,52 @@ def fails(call: Callable[[], object], capsys: pytest.CaptureFixture[str]) -> str
     return error
 
 
+Trains = Callable[..., str]
+
+
+@pytest.fixture
+def trains(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Trains:
+    """Starts a recipe's script, and returns the one line that it ends with."""
+
+    def start(recipe: Path, *more: str) -> str:
+        script = str(ROOT / "train" / f"esc_{load_yaml(recipe, 'recipe')['task']}.py")
+        monkeypatch.setattr(sys, "argv", [script, "--config", str(recipe), *more])
+        return fails(partial(runpy.run_path, script, run_name="__main__"), capsys)
+
+    return start
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_every_training_script_and_recipe_names_the_driver(
-    driver: str, on_machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    driver: str, on_machine: Callable[[str], None], trains: Trains
 ) -> None:
     on_machine(driver)
     assert {load_yaml(path, "recipe")["task"] for path in ON_GPUS} == {path.stem.removeprefix("esc_") for path in SCRIPTS}
     for recipe in ON_GPUS:
-        script = ROOT / "train" / f"esc_{load_yaml(recipe, 'recipe')['task']}.py"
-        monkeypatch.setattr(sys, "argv", [str(script), "--config", str(recipe)])
-        error = fails(partial(runpy.run_path, str(script), run_name="__main__"), capsys)
+        error = trains(recipe)
         assert f"{recipe}: no GPU to train on" in error and DRIVERS[driver] in error and "esc-eval doctor" in error
         assert "assign use_cpu" not in error
 
 
 @pytest.mark.slow
-def test_fp32_does_not_train_on_the_cpu_unasked(
-    on_machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fp32_does_not_train_on_the_cpu_unasked(on_machine: Callable[[str], None], trains: Trains) -> None:
     """transformers refuses bf16 alone there."""
     on_machine("")
-    recipe = ROOT / "configs" / "train" / "esc_role_qwen1.5_14b.yaml"
-    monkeypatch.setattr(sys, "argv", ["esc_role.py", "--config", str(recipe), "--bf16", "false"])
-    script = str(ROOT / "train" / "esc_role.py")
-    assert DRIVERS[""] in fails(lambda: runpy.run_path(script, run_name="__main__"), capsys)
+    assert DRIVERS[""] in trains(RECIPES / "esc_role_qwen1.5_14b.yaml", "--bf16", "false")
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_new_enough_leaves_it_to_torch(
-    on_machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_driver_that_is_new_enough_leaves_it_to_torch(on_machine: Callable[[str], None], trains: Trains) -> None:
     on_machine("580.65.06")
-    recipe, script = ROOT / "configs" / "train" / "esc_supporter.yaml", str(ROOT / "train" / "esc_supporter.py")
-    monkeypatch.setattr(sys, "argv", [script, "--config", str(recipe)])
-    assert " finds none: pip install 'esc-eval[gpu]'" in fails(lambda: runpy.run_path(script, run_name="__main__"), capsys)
+    assert " finds none: pip install 'esc-eval[gpu]'" in trains(RECIPES / "esc_supporter.yaml")
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("bare")
-def test_a_quantised_base_names_its_package_before_data_and_base(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recipe, script = ROOT / "configs" / "train" / "esc_role_qwen3_8b_qlora.yaml", str(ROOT / "train" / "esc_role.py")
+def test_a_quantised_base_names_its_package_before_data_and_base(trains: Trains, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda *name: None if name == ("bitsandbytes",) else FIND_SPEC(*name))
-    monkeypatch.setattr(sys, "argv", [script, "--config", str(recipe), "--use_cpu", "true"])
-    error = fails(lambda: runpy.run_path(script, run_name="__main__"), capsys)
+    error = trains(RECIPES / "esc_role_qwen3_8b_qlora.yaml", "--use_cpu", "true")
     assert error == "error: load_in_4bit needs bitsandbytes, not installed here: pip install 'esc-eval[qlora]'\n"
 
 
@@ -256,7 +263,9 @@ def test_in_the_base_install_no_program_ends_in_a_traceback(tmp_path: Path) -> N
             waiting += [line.name for line in lines if not line.marker or line.marker.evaluate({"extra": ""})]
     base = [top for top, owners in packages_distributions().items() if {o.lower().replace("_", "-") for o in owners} & names]
     base += MAY_IMPORT
-    verbs = [[PROGRAMS[name], *verb, "-h"] for name, command in COMMANDS.items() for verb in verbs_of(command)]
+    verbs = [
+        [PROGRAMS[name], *verb, "-h"] for name, command in COMMANDS.items() for verb in map(str.split, dict(leaves(command)))
+    ]
     recipe = {path.stem: next(p for p in ON_GPUS if load_yaml(p, "recipe")["task"] in path.stem) for path in SCRIPTS}
     trains = [[str(path), "--config", str(recipe[path.stem])] for path in SCRIPTS]
     trains += [["train.__main__", "plan", str(ON_GPUS[0])]]
@@ -272,10 +281,3 @@ def test_in_the_base_install_no_program_ends_in_a_traceback(tmp_path: Path) -> N
         else:
             assert (code, error) == (0, ""), (words, error)
     assert not (tmp_path / "out").exists()
-
-
-def verbs_of(command: object) -> Iterator[list[str]]:
-    from tests.surface import leaves
-
-    for typed, _ in leaves(command):
-        yield typed.split()

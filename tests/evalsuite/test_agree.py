@@ -2,7 +2,9 @@
 
 import csv
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -30,6 +32,12 @@ def ran(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+def refused(*arguments: object) -> str:
+    error = ran(*arguments).exception
+    assert isinstance(error, UserError)
+    return str(error)
+
+
 def files(folder: Path, verdicts: list[Judgement], gold: list[HumanScore]) -> tuple[object, ...]:
     write_jsonl(folder / "j.jsonl", verdicts)
     write_jsonl(folder / "g.jsonl", gold)
@@ -44,10 +52,8 @@ def test_one_judge_as_json_is_what_it_was_and_more(tmp_path: Path) -> None:
     assert found["agreement"] == agreement(verdicts, gold) == found["judges"]["a"]["agreement"]
     assert found["dimension_differences"] == found["differences"] == []
     assert found["judges"]["a"]["confusion"]["en"]["fluency"]["unread"] == [0, 0, 1, 0, 0]  # esc_eval's scale
-    assert found["judges"]["a"] | {"agreement": 0, "confusion": 0, "calibration": 0} == {
-        **{"judge": "a", "rubric": "esc_eval", "method": "joint", "condition": {}},
-        **{"agreement": 0, "confusion": 0, "calibration": 0},
-    }
+    about = {"judge": "a", "rubric": "esc_eval", "method": "joint", "condition": {}}
+    assert found["judges"]["a"].items() > about.items() and len(found["judges"]["a"]) == len(about) + 3
 
 
 @pytest.mark.slow
@@ -80,8 +86,7 @@ def test_one_rubric_of_several_is_chosen(tmp_path: Path) -> None:
     verdicts = judged("a", [3, 1]) + judged("a", [1], rubric="epitome", dimension="explorations", first=9)
     gold = golden([3, 3]) + golden([1], rubric="epitome", dimension="explorations", first=9)
     given = files(tmp_path, verdicts, gold)
-    failed = ran(*given)
-    assert isinstance(failed.exception, UserError) and "choose one with --rubric" in str(failed.exception)
+    assert "choose one with --rubric" in refused(*given)
     result = ran(*given, "--rubric", "epitome", "--json")
     assert list(json.loads(result.stdout)["agreement"]["en"]) == ["explorations", "average"]
 
@@ -96,15 +101,12 @@ def test_one_rubric_of_several_is_chosen(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_leave_nothing_are_errors(tmp_path: Path, options: list[str], problem: str) -> None:
-    failed = ran(*files(tmp_path, judged("a", [3]), golden([3])), *options)
-    assert isinstance(failed.exception, UserError)
-    with pytest.raises(UserError, match=problem):
-        raise failed.exception
+    assert re.search(problem, refused(*files(tmp_path, judged("a", [3]), golden([3])), *options))
 
 
 def test_verdicts_off_the_rubrics_scale_are_errors(tmp_path: Path) -> None:
-    failed = ran(*files(tmp_path, judged("a", [7]), golden([3])))
-    assert isinstance(failed.exception, UserError) and "7 is off the scale 0 to 4 of rubric esc_eval" in str(failed.exception)
+    told = refused(*files(tmp_path, judged("a", [7]), golden([3])))
+    assert "7 is off the scale 0 to 4 of rubric esc_eval" in told
 
 
 def test_gold_of_other_rubric_and_some_annotators(tmp_path: Path) -> None:
@@ -116,23 +118,19 @@ def test_gold_of_other_rubric_and_some_annotators(tmp_path: Path) -> None:
 
 def test_only_shared_leaves_out_and_says_so(tmp_path: Path) -> None:
     given = files(tmp_path, judged("a", [3, 3]), golden([3, 2, 1], first=1))
-    assert isinstance(ran(*given).exception, UserError)
+    assert refused(*given)
     result = ran(*given, "--only-shared", "--out", tmp_path / "out")
     said = "Left out: 1 verdicts without gold, 2 gold scores without a verdict."
     assert said in " ".join(result.stdout.split()) and said in (tmp_path / "out" / "table4.md").read_text()
-    nothing = ran(*files(tmp_path, judged("a", [3]), golden([3], first=5)), "--only-shared")
-    assert isinstance(nothing.exception, UserError) and "no verdict and no gold score" in str(nothing.exception)
+    nothing = files(tmp_path, judged("a", [3]), golden([3], first=5))
+    assert "no verdict and no gold score" in refused(*nothing, "--only-shared")
 
 
 @pytest.mark.slow
 def test_what_is_drawn_whole(tmp_path: Path) -> None:
     """Cards from --dialogues or a run folder; each dialogue without them, or where --cluster says so."""
-    talks = [
-        Dialogue(
-            id=f"d{n}", language="en", source="s", card_id=f"c{n // 4}", turns=(Turn(role="seeker", text="a"),), trial=n % 2
-        )
-        for n in range(12)
-    ]
+    about: dict[str, Any] = {"language": "en", "source": "s", "turns": (Turn(role="seeker", text="a"),)}
+    talks = [Dialogue(id=f"d{n}", card_id=f"c{n // 4}", trial=n % 2, **about) for n in range(12)]
     given = files(tmp_path, judged("a", [3, 1] * 6) + judged("b", [3] * 12), golden([3] * 12))
     write_jsonl(tmp_path / "talks.jsonl", talks)
     write_jsonl(tmp_path / "run" / "gold_dialogues.jsonl", talks)
@@ -154,8 +152,7 @@ def test_what_is_drawn_whole(tmp_path: Path) -> None:
         (("--cluster", "card"), "--cluster card: the records of these dialogues are missing"),
         ((*records, "--cluster", "colour"), "--cluster colour: not a field of a dialogue"),
     ):
-        failed = ran(*given, *options)
-        assert isinstance(failed.exception, UserError) and problem in str(failed.exception)
+        assert problem in refused(*given, *options)
 
 
 @pytest.mark.slow
@@ -176,8 +173,7 @@ def test_the_papers_table_4_stands_beside_ours(tmp_path: Path) -> None:
     assert rows["paper: ESC-RANK"]["Fluency ACC"] == "81.66" and rows["paper: GPT-4"]["average ACC_soft"] == "75.03"
     alone = ran(*files(tmp_path, judged("mine", [3, 3]), golden([3, 3])), "--against", "paper", "--out", tmp_path / "alone")
     assert alone.exit_code == 0 and "81.66" in (tmp_path / "alone" / "agreement_en.csv").read_text()
-    wrong = ran(*given, "--against", "papers")
-    assert isinstance(wrong.exception, UserError) and "--against: unknown 'papers'" in str(wrong.exception)
+    assert "--against: unknown 'papers'" in refused(*given, "--against", "papers")
 
 
 def test_from_human_scores_and_a_ranker_to_table_4(esc_eval: EscEval, tmp_path: Path) -> None:
@@ -216,9 +212,8 @@ def test_from_human_scores_and_a_ranker_to_table_4(esc_eval: EscEval, tmp_path: 
     ],
 )
 def test_a_reviewers_wrong_score_is_named_with_file_and_line(tmp_path: Path, line: str, problem: str) -> None:
-    talk = Dialogue(
-        id="d0", language="en", source="own", turns=(Turn(role="seeker", text="a"), Turn(role="supporter", text="b"))
-    )
+    turns = (Turn(role="seeker", text="a"), Turn(role="supporter", text="b"))
+    talk = Dialogue(id="d0", language="en", source="own", turns=turns)
     write_jsonl(tmp_path / "talks.jsonl", [talk])
     header, right = "dialogue_id,language,annotator,rubric,dimension,value", "d0,en,anna,esc_eval,skill,3"
     (tmp_path / "human.csv").write_text("\n".join([header, right, line]) + "\n")
@@ -250,5 +245,5 @@ def test_judges_of_equally_many_but_other_items_are_named(tmp_path: Path) -> Non
 
 def test_a_score_given_in_two_files_is_an_error(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "g2.jsonl", golden([4]))
-    result = ran(*files(tmp_path, judged("a", [3]), golden([3])), "--gold", tmp_path / "g2.jsonl")
-    assert isinstance(result.exception, UserError) and "g2.jsonl" in str(result.exception) and "twice" in str(result.exception)
+    told = refused(*files(tmp_path, judged("a", [3]), golden([3])), "--gold", tmp_path / "g2.jsonl")
+    assert "g2.jsonl" in told and "twice" in told

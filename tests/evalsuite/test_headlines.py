@@ -55,9 +55,8 @@ def test_the_answer_says_who_is_ahead_by_how_much_on_how_many_cards_by_which_jud
     both = f"good is ahead of both other models, of the nearest, mid, by {of(three, 'good', 'mid')}, judged by j."
     assert answer(told(three, mid_poor=False)) == both
     tied = told(three, good_mid=False)
-    assert answer(tied) == (
-        f"good is ahead of poor by {of(three, 'good', 'poor')}; no difference from mid was found, judged by j."
-    )
+    behind = of(three, "good", "poor")
+    assert answer(tied) == f"good is ahead of poor by {behind}; no difference from mid was found, judged by j."
     odd = told(three, good_mid=False, good_poor=False)
     assert answer(odd) == (
         "No difference found between good, highest on average, and the others, but mid is ahead of poor by "
@@ -140,15 +139,10 @@ def test_forests_hold_the_figures_of_the_board() -> None:
     other = board(LEVELS | {"silent": 1}, floors=("silent",), judge="k", noise=lambda n: n // 2)
     averages = {block[-1].supporter: block[-1].estimate for block in made.scores}
     forest = board_forest([made, other], "Average")
-    assert [(line.name, line.rank, line.floor) for line in forest.lines] == [
-        ("good", "1", False),
-        ("mid", "2", False),
-        ("poor", "3", False),
-        ("silent", None, True),
-    ]
-    assert forest.judges == ["j", "k"] and [line.columns[0][0] for line in forest.lines] == [
-        averages[line.name] for line in forest.lines
-    ]
+    ranks = [(line.name, line.rank, line.floor) for line in forest.lines]
+    assert ranks == [("good", "1", False), ("mid", "2", False), ("poor", "3", False), ("silent", None, True)]
+    assert forest.judges == ["j", "k"]
+    assert [line.columns[0][0] for line in forest.lines] == [averages[line.name] for line in forest.lines]
     assert (forest.at(0), forest.at(62.5), forest.at(100)) == ("0.00%", "62.50%", "100.00%")
     dimensions = dimension_forest(made, RUBRIC)
     assert dimensions.columns == ["Empathy", "Skill"] and all(len(line.columns) == 2 for line in dimensions.lines)

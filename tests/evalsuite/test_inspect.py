@@ -38,13 +38,8 @@ def scripted(messages: Sequence[dict[str, str]]) -> str:
 @pytest.fixture
 def run(esc_eval: EscEval) -> Path:
     """A scored run of ours: three cards, two exchanges, a model and a floor as supporters."""
-    settings: dict[str, Any] = {
-        "languages": ["en"],
-        "limit": 3,
-        "exchanges": 2,
-        "gold": None,
-        "supporters": ["embedded", "silent"],
-    }
+    settings: dict[str, Any] = {"languages": ["en"], "limit": 3, "exchanges": 2, "gold": None}
+    settings["supporters"] = ["embedded", "silent"]
     with Endpoint(lambda body, _: Answer(scripted(body["messages"])), models=("embedded",)) as started:
         Path("c.yaml").write_text(yaml.safe_dump(demo_config(**settings, endpoints={"embedded": started.url})))
         assert esc_eval("run", "--config", "c.yaml", "--out", "run")[0] == 0
@@ -86,10 +81,8 @@ def test_a_run_is_exported_as_logs_that_inspect_reads(esc_eval: EscEval, run: Pa
     again = read_eval_log("logs/esc_eval_embedded.eval")
     assert again.model_dump_json() == log.model_dump_json(), "the same run, another log"
     monkeypatch.setitem(sys.modules, "inspect_ai.log", None)
-    assert esc_eval("report", run, "--inspect", "more") == (
-        2,
-        "error: --inspect: inspect_ai is not installed: pip install 'esc-eval[inspect]'\n",
-    )
+    missing = "error: --inspect: inspect_ai is not installed: pip install 'esc-eval[inspect]'\n"
+    assert esc_eval("report", run, "--inspect", "more") == (2, missing)
 
 
 def is_our_run(log: EvalLog, run: Path) -> None:
@@ -114,9 +107,8 @@ def test_the_task_holds_the_dialogues_of_ours_and_gives_its_scores(run: Path) ->
 
     def answer(messages: Sequence[Any], *_: Any) -> ModelOutput:
         output = ModelOutput.from_content("mockllm/model", scripted([{"role": m.role, "content": m.text} for m in messages]))
-        output.usage = ModelUsage(
-            input_tokens=3, output_tokens=2, total_tokens=5
-        )  # else it is counted, with a tokenizer from afar
+        # Else it is counted, with a tokenizer from afar.
+        output.usage = ModelUsage(input_tokens=3, output_tokens=2, total_tokens=5)
         return output
 
     models = {
@@ -145,15 +137,9 @@ def test_the_command_asks_servers_over_http_and_gives_our_scores(run: Path) -> N
         command = ["eval", "evalsuite/inspect_task.py", "--model", "openai-api/mine/supporter"]
         command += ["--model-role", "seeker=openai-api/theirs/seeker", "--model-role", "judge=vllm/judge"]
         command += ["-T", "limit=3", "-T", "exchanges=2", "--log-dir", str(log), "--display", "none"]
-        done = subprocess.run(
-            [str(inspect), *command],
-            cwd=ROOT,  # as documented: from the checkout
-            env=os.environ | environment | {"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
+        environment |= {"PYTHONPATH": str(ROOT)}
+        how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 200}
+        done = subprocess.run([str(inspect), *command], cwd=ROOT, env=os.environ | environment, **how)  # from the checkout
         assert not done.returncode, done.stdout + done.stderr
         asked = Counter(request["model"] for request in started.requests)
     assert asked["supporter"] == asked["seeker"] == 6 and asked["judge"] >= 3

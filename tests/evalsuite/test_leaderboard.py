@@ -8,7 +8,8 @@ import pytest
 from scipy.stats import ttest_1samp, ttest_ind
 
 from core.errors import UserError
-from core.records import Dialogue, Judgement, Turn
+from core.languages import PAPER_LANGUAGES
+from core.records import Dialogue, Judgement, Language, Turn
 from core.rubrics import Rubric
 from core.tables import Estimate, Table
 from evalsuite.statistics import paired
@@ -101,20 +102,25 @@ def test_judges_methods_and_conditions_are_never_mixed() -> None:
     assert given.columns[:3] == ("language", "judged by", "dimension") and [row[-1] for row in given.rows] == [1, 1, 1, 1]
 
 
-def field(figures: dict[str, list[list[float | None]]], **more: Any) -> tuple[list[Dialogue], list[Judgement]]:
-    """Dialogues and verdicts of supporters on shared cards: supporter → card → score on each dimension of `RUBRIC`."""
+Figures = dict[str, list[list[float | None]]]  # supporter → card → score on each dimension of `RUBRIC`
+
+
+def field(figures: Figures, language: Language = "en") -> tuple[list[Dialogue], list[Judgement]]:
+    """Dialogues and verdicts of supporters on shared cards."""
     dialogues, judgements = [], []
     for supporter, cards in figures.items():
         for card, verdicts in enumerate(cards):
-            dialogue = make_dialogue(f"{supporter}-{card}", supporter, card_id=f"c{card}")
-            dialogues.append(dialogue)
-            for name, value in zip(RUBRIC.dimensions, verdicts, strict=True):
-                judgements.append(make_judgement(dialogue.id, name, value, **more))
+            name = f"{language}-{supporter}-{card}"
+            dialogues.append(make_dialogue(name, supporter, card_id=f"c{card}", language=language))
+            judgements += [
+                make_judgement(name, dimension, value, language=language)
+                for dimension, value in zip(RUBRIC.dimensions, verdicts, strict=True)
+            ]
     return dialogues, judgements
 
 
 def test_a_rank_is_the_range_that_the_differences_leave_open() -> None:
-    figures: dict[str, list[list[float | None]]] = {
+    figures: Figures = {
         "a": [[3 + card % 2, 3] for card in range(12)],
         "b": [[4 - card % 2, 3] for card in range(12)],  # the same mean: +1 and −1 by turns
         "c": [[1, 1 + (card % 3 > 0)] for card in range(12)],  # worse on every card
@@ -147,7 +153,7 @@ def test_floors_are_not_ranked_and_cost_models_nothing() -> None:
 
 
 def test_a_dimension_at_the_end_of_the_scale_is_named() -> None:
-    figures: dict[str, list[list[float | None]]] = {name: [[4, n] for n in range(4)] for name in ("a", "b")}
+    figures: Figures = {name: [[4, n] for n in range(4)] for name in ("a", "b")}
     (one,) = Tally(*field(figures), RUBRIC).boards
     (table,) = leaderboard([one], RUBRIC)
     assert any(note.startswith("At 100 for every model: Fluency.") for note in table.notes)
@@ -169,16 +175,10 @@ def test_languages_are_decided_together_and_shown_apart() -> None:
     """Six cards per language decide nothing, the twelve of both do; without a second language the board is the pooled one."""
     rng = np.random.default_rng(8)
     records: tuple[list[Dialogue], list[Judgement]] = ([], [])
-    for language in ("en", "zh"):
+    for language in PAPER_LANGUAGES:
         figures = {name: (rng.integers(0, 3, (6, 2)) + gain).tolist() for name, gain in (("a", 1), ("b", 0), ("floor", 0))}
-        for supporter, cards in figures.items():
-            for card, verdicts in enumerate(cards):
-                dialogue = make_dialogue(f"{language}-{supporter}-{card}", supporter, card_id=f"c{card}", language=language)
-                records[0].append(dialogue)
-                records[1].extend(
-                    make_judgement(dialogue.id, name, value, language=language)
-                    for name, value in zip(RUBRIC.dimensions, verdicts, strict=True)
-                )
+        for every, own in zip(records, field(figures, language), strict=True):
+            every.extend(own)  # type: ignore[arg-type]
     tally = Tally(*records, RUBRIC, ["floor"])
     (both,) = tally.pooled
     assert both.language == POOLED and [board.language for board in tally.boards] == ["en", "zh"]
@@ -187,9 +187,7 @@ def test_languages_are_decided_together_and_shown_apart() -> None:
     assert not any(one.holds for board in tally.boards for one in board.asked) and both.fewest_cards is None
     parts = [board.scores[0][-1].estimate for board in tally.boards]
     assert both.scores[0][-1].estimate.mean == pytest.approx(fmean(cast(float, part.mean) for part in parts))
-    english = Tally(
-        [one for one in records[0] if one.language == "en"], [one for one in records[1] if one.language == "en"], RUBRIC
-    )
+    english = Tally(*([one for one in part if one.language == "en"] for part in records), RUBRIC)  # type: ignore[arg-type]
     assert english.pooled is english.boards
 
 
@@ -214,7 +212,7 @@ def test_dialogues_without_cards_are_compared_unpaired() -> None:
 def test_any_field_of_a_dialogue_can_be_what_is_drawn_whole() -> None:
     """Cards of one source hang together: the same figures, and intervals and p as if each source were one card."""
     rng = np.random.default_rng(6)
-    figures: dict[str, list[list[float | None]]] = {
+    figures: Figures = {
         name: (rng.integers(0, 3, (4, 1)).repeat(3, axis=0) + rng.integers(0, 2, (12, 2)) + gain).tolist()
         for name, gain in (("a", 1), ("b", 0))
     }

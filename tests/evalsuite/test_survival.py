@@ -53,13 +53,8 @@ def test_a_curve_by_hand() -> None:
     ends: Ends = [(1, True), (2, True), (2, False), (3, True), (5, False), (5, True)]
     dialogues = [*held("m", ends), talk("x", "m", "r", "infrastructure")]
     (curve,) = curves(dialogues)
-    assert [(s.round, s.at_risk, s.left, s.censored) for s in curve.steps] == [
-        (1, 6, 1, 0),
-        (2, 5, 1, 1),
-        (3, 3, 1, 0),
-        (4, 2, 0, 0),
-        (5, 2, 1, 1),
-    ]
+    steps = [(s.round, s.at_risk, s.left, s.censored) for s in curve.steps]
+    assert steps == [(1, 6, 1, 0), (2, 5, 1, 1), (3, 3, 1, 0), (4, 2, 0, 0), (5, 2, 1, 1)]
     assert [s.survival for s in curve.steps] == pytest.approx([5 / 6, 4 / 6, 4 / 9, 4 / 9, 2 / 9])
     assert (curve.dialogues, curve.left_out, curve.median) == (6, 1, 3)
     survival = 4 / 6  # Greenwood: 1/(6·5) + 1/(5·4), on the scale of log(−log)

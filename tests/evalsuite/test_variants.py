@@ -20,7 +20,6 @@ from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.dialogue_framework import resolve_config
 from evalsuite.runs.framework import framework_of
 from evalsuite.runs.identity import identity
-from evalsuite.runs.texts import prompt_texts
 from serve.units import units_of
 from tests.conftest import EscEval
 from tests.demo import demo_config
@@ -53,11 +52,8 @@ def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
 def told(endpoint: Endpoint) -> set[tuple[str | None, float]]:
     """What the model a was told as a system message, and at which temperature."""
     asked = [body for body in endpoint.requests if body["model"] == "a"]
-    systems = [body["messages"][0] for body in asked]
-    return {
-        (one["content"] if one["role"] == "system" else None, body["temperature"])
-        for one, body in zip(systems, asked, strict=True)
-    }
+    firsts = [(body["messages"][0], body["temperature"]) for body in asked]
+    return {(first["content"] if first["role"] == "system" else None, temperature) for first, temperature in firsts}
 
 
 def test_two_prompts_are_two_supporters_on_one_board(esc_eval: EscEval, endpoint: Endpoint, tmp_path: Path) -> None:
@@ -191,17 +187,13 @@ def test_a_prompt_replaces_what_a_framework_tells_supporters_and_nobody_else() -
 
 @pytest.mark.parametrize("config", ["demo", "emoharbor"])
 def test_every_framework_tells_supporters_the_prompt(config: str) -> None:
-    settings = yaml.safe_load((CONFIGS / "eval" / f"{config}.yaml").read_text()) | {
-        "out": "run",
-        "mode": "native",
-        "gold": None,
-    }
+    settings = yaml.safe_load((CONFIGS / "eval" / f"{config}.yaml").read_text())
+    settings |= {"out": "run", "mode": "native", "gold": None}
     models: dict[str, Any] = {role: "a@http://127.0.0.1:1/v1" for role in ("model", "seeker", "judge")} | {"supporters": []}
     variants = {"kind": {"system": KIND}, "plain": {}}
     model = framework_of(settings.get("framework", "esc_eval")).config_model
-    resolved = resolve_config(
-        cast(EvalConfig, model.model_validate(settings | models | {"floors": False, "variants": variants}))
-    )
+    chosen = model.model_validate(settings | models | {"floors": False, "variants": variants})
+    resolved = resolve_config(cast(EvalConfig, chosen))
     told = {plan.opening.supporter: cast(ModelSide, plan.supporter_side).system for plan in resolved.plans()}
     assert told.pop("a.kind") == KIND and KIND not in told.values() and list(told) == ["a.plain"]
 
@@ -222,7 +214,3 @@ def test_a_setting_of_one_variant_leaves_the_others() -> None:
     assert changed == {"warm": {"temperature": 0.7, "system": "x"}, "v1.0": {"temperature": 0, "top_p": 0.5}}
     with pytest.raises(UserError, match="unknown field 'temprature'"):
         with_settings(values, ["variants.warm.temprature=0"], EvalConfig)
-
-
-def test_a_run_without_prompts_shows_none() -> None:
-    assert [*prompt_texts([])] == []
