@@ -119,8 +119,7 @@ _Dialogues = str | Path | Results | Iterable[Dialogue | Mapping[str, Any]]
 
 
 def load_run(folder: str | Path, judge: str | None = None) -> Results:
-    """The records of a run folder, with the verdicts of all judges or only of `judge`. Raises `UserError` if it is not a run
-    folder, or only a shard."""
+    """The records of a run folder, with the verdicts of all judges or only of `judge`. Raises `UserError` for other folders."""
     folder = Path(folder)
     config = shards.whole(folder)
     sets = [chosen_set(folder, config, judge)] if judge else sets_of(folder, config)

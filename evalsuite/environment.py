@@ -39,8 +39,7 @@ POLICY = "policy"
 
 @dataclass(frozen=True)
 class Brevity:
-    """A penalty on long replies, since judges reward length: none up to a mean of `free` characters per reply, and `cost` for
-    every further `free` characters."""
+    """A penalty on long replies, as judges reward length: `cost` for every `free` characters of the mean beyond `free`."""
 
     free: float = 600.0
     cost: float = 0.1
@@ -155,8 +154,7 @@ class Environment:
     """The role cards, seeker and judge of a run's config. Raises `UserError` for errors in it."""
 
     def __init__(self, settings: Mapping[str, Any], store: Path, brevity: Brevity | None = None) -> None:
-        """`settings`: fields of a run's config (`seeker`, `judge`, `cards`, `languages`, `exchanges` …). `store`: SQLite file
-        for the answers of seeker and judge."""
+        """`settings`: fields of a run's config (`seeker`, `judge`, `cards` …). `store`: SQLite file for their answers."""
         framework = framework_of(str(settings.get("framework", EvalConfig.model_fields["framework"].default)))
         assert issubclass(framework, DialogueFramework)
         config = validated(framework.config_model, {**settings, "supporters": [POLICY]}, "settings")
@@ -185,8 +183,7 @@ class Environment:
             store.close()
 
     def group(self, client: ChatClient, person: str, trials: Sequence[int]) -> list[Episode]:
-        """Episodes on one card (or profile) that begin with the same turn of the seeker, one per trial. A trial is a number
-        that no other episode on the card has."""
+        """Episodes on one card (or profile) that begin with the same turn of the seeker, one per trial: numbers used only once."""
         plan, plans = self.plans[person], []
         opening, seeker = plan.opening, cast(Any, plan.seeker_side)
         for trial in trials:

@@ -30,8 +30,7 @@ People = str | Path | Iterable[Any]
 
 
 def given_people(cards: Any, profiles: bool, settings: Mapping[str, Any]) -> list[Any]:
-    """Role cards, or `profiles`, from records, dicts with their fields or a data frame. Raises `UserError` with all errors of
-    cards, by position and field."""
+    """Role cards, or `profiles`, from records, dicts or a data frame. Raises `UserError` with all errors, by position and field."""
     rows = _rows(cards)
     if not rows:
         raise UserError(f"{'profiles' if profiles else 'cards'}: none given")
@@ -46,8 +45,7 @@ def given_people(cards: Any, profiles: bool, settings: Mapping[str, Any]) -> lis
 
 
 def given_dialogues(dialogues: Any, settings: Mapping[str, Any]) -> list[Dialogue]:
-    """Dialogues from records, or from dicts in any form that `data_prep.dialogue_files` reads. Raises `UserError` as for
-    cards."""
+    """Dialogues from records, or dicts in any form of `data_prep.dialogue_files`. Raises `UserError` as for cards."""
     rows = [(f"dialogues[{n}]", row) for n, row in enumerate(_rows(dialogues))]
     if not rows:
         raise UserError("dialogues: none given")

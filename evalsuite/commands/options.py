@@ -165,8 +165,7 @@ def refuse(why: str, **options: object) -> None:
 
 
 def _variants(prompts: Sequence[str]) -> dict[str, dict[str, str]] | None:
-    """The prompts of `--system` as variants, named after the file or a text's hash; `-` is standard input. Raises `UserError`
-    for a name used twice."""
+    """The prompts of `--system` as variants, named after the file or a text's hash; `-` is standard input."""
     variants: dict[str, dict[str, str]] = {}
     for prompt in prompts:
         if prompt == "-" or prompt.startswith("/dev/"):  # can be read once, and `<(program)` of a shell has no name

@@ -52,8 +52,7 @@ def talk(as_json: bool) -> Console:
 def deliver_page(
     name: str, sheet: Sheet, out: Path | None, as_json: bool = False, printed: Sequence[Table] | None = None
 ) -> bool:
-    """Write the page to `out`. Print it as JSON, or its findings with the `printed` tables (by default all). Returns whether
-    tables were printed."""
+    """Write the page to `out`. Print it as JSON, or its findings with the `printed` tables (default: all) as `deliver` does."""
     paths = {} if out is None else write_sheet(out, name, sheet)
     if as_json:
         print_json(as_figures(sheet))

@@ -180,8 +180,7 @@ def status(folder: Annotated[InRun, typer.Argument(metavar="RUN", help="A run fo
 
 
 def _check(judges: Sequence[DialogueFramework], simulated: bool, scored: bool, path: Path) -> None:
-    """Load and check everything that the stages use, before anything is written or started. `path`: the dialogues to score if
-    none are simulated."""
+    """Check all that the stages use, before anything is written. `path`: the dialogues to score if none are simulated."""
     resolved = judges[0]
     if simulated and scored and resolved.config.until:
         from evalsuite.runner import until as until_decided
@@ -204,8 +203,7 @@ def _check(judges: Sequence[DialogueFramework], simulated: bool, scored: bool, p
 
 
 def _plan(judges: Sequence[DialogueFramework], gpus: str | None, dialogues: Path | None, scored: bool) -> None:
-    """Print which servers would run where, and the calls, tokens and cost of the run. `dialogues`: those to score, if none are
-    simulated."""
+    """Print the servers, calls, tokens and cost of the run. `dialogues`: those to score, if none are simulated."""
     from evalsuite.runner.forecast import forecast
 
     machine, config = Machine.parse(gpus) if gpus else Machine.here(), judges[0].config

@@ -38,8 +38,7 @@ OnlyJudgeOption = Annotated[
 
 
 def scored_by(path: Path) -> str | None:
-    """Whose scores a file has, by its first record: "annotator" or "judge"; None for a folder, and if it names both or
-    neither."""
+    """Whose scores a file has, by its first record: "annotator" or "judge"; None for a folder, and for both or neither."""
     if path.is_dir():
         return None
     if path.suffix.lower() in (".csv", ".xlsx"):

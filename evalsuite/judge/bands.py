@@ -52,8 +52,7 @@ class BandLine(NamedTuple):
 
 
 def read_bands(text: str, rubric: Rubric, language: Language) -> dict[str, BandLine | None]:
-    """Dimension → its line in an answer, None if it cannot be read. A dimension is found by its label or key, in any case, with
-    or without Markdown's marks around it."""
+    """Dimension → its line in an answer, found by label or key in any case; None if it cannot be read."""
     lines = lines_of(text, rubric, list(rubric.dimensions), language)
     return {key: _read_line(lines[key], rubric.scale_of(key)) if key in lines else None for key in rubric.dimensions}
 
@@ -113,8 +112,7 @@ async def _round(judge: Judge, dialogue: Dialogue, repeat: int) -> list[Judgemen
 
 
 def _distributions(judge: Judge, dialogue: Dialogue, text: str) -> dict[str, dict[str, float] | Literal["n/a"] | None]:
-    """Dimension → probabilities, or "n/a"; None if the dimension's line cannot be read. A JSON object may take the place of the
-    lines."""
+    """Dimension → probabilities, or "n/a"; None if its line cannot be read. A JSON object may replace the lines."""
     if answer := last_object(text):
         lines = {
             name: " ".join(f"{score}={p}" for score, p in value.items()) if isinstance(value, dict) else value
@@ -155,8 +153,7 @@ def _answer(rubric: Rubric, language: Language) -> str:
 
 
 def _lines(rubric: Rubric, language: Language, number: str, written: Callable[[str], str] = str) -> Iterator[str]:
-    """A line for each dimension, after its label: `number` for every score of its scale; in a pattern (`written` is `escaped`)
-    also "n/a" if the dimension allows it."""
+    """A line for each dimension: `number` for every score of its scale; in a pattern (`written` is `escaped`) perhaps also "n/a"."""
     for key, dimension in rubric.dimensions.items():
         scale = rubric.scale_of(key)
         scores = " ".join(f"{written(scale.name(score, language))}={number}" for score in scale.scores)

@@ -119,8 +119,7 @@ def _judgements(
 
 
 def answer_regex(rubric: Rubric, language: Language) -> str:
-    """The answer as a regular expression: a reason of limited length, then a score or level for each key in the rubric's
-    order."""
+    """The answer as a regular expression: a reason of limited length, then a score or level for each key."""
     scores = []
     for key, scale in rubric.scales.items():
         values = (json.dumps(answer_value(answer), ensure_ascii=False) for answer in rubric.answers(key, language))

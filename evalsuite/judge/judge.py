@@ -111,8 +111,7 @@ class Judge:
             )
 
     async def score(self, dialogue: Dialogue) -> list[Judgement]:
-        """One judgement per dimension, in the rubric's order; with method `bands` per round, with `Shown.per_turn` also per
-        supporter turn."""
+        """One judgement per dimension, in the rubric's order; per round with method `bands`, per turn with `Shown.per_turn`."""
         # A fixed greeting cannot be scored. An opening in the supporter's own words can, even if the seeker leaves at once.
         opened = self.opens_freely(dialogue.framework) and any(turn.role == "supporter" for turn in dialogue.turns)
         if dialogue.lost or not (opened or dialogue.exchanges):

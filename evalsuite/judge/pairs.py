@@ -28,8 +28,7 @@ _FAVOURED = re.compile(r"\*\*(?:support\s+)?model\s+([ab])\*\* (?:demonstrates a
 
 
 def verdict_in(text: str) -> Verdict | None:
-    """Which of "Model A", "Model B" and "Tie" the first line after the last "verdict" names; None if it names none or
-    several."""
+    """Which of "Model A", "Model B" and "Tie" the first line after the last "verdict" names; None unless it is exactly one."""
     _, heading, verdict = text.lower().rpartition("verdict")
     line = next(filter(None, (line.strip(" #*:<>") for line in verdict.splitlines())), "")
     named = {match[1] or match[2] for match in _NAMED.finditer(line)}

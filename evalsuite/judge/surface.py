@@ -91,8 +91,7 @@ def ratings(examples: Iterable[RankExample]) -> Ratings:
 
 
 def judged_items(verdicts: Iterable[Judgement], split: Split) -> dict[LanguageDimension, list[str]]:
-    """The judged dialogues of the test split, sorted, by language and dimension. Raises `UserError` for a verdict on another
-    rubric or dialogue."""
+    """The judged dialogues of the test split, sorted, by language and dimension. Raises `UserError` for verdicts on others."""
     items: dict[LanguageDimension, set[str]] = defaultdict(set)
     for j in verdicts:
         where = f"{j.judge}, dialogue {j.dialogue_id}, {j.dimension}"

@@ -137,8 +137,7 @@ def distribution(reply: Reply, answers: Mapping[str, Verdict]) -> tuple[dict[str
 
 
 def escaped(text: str) -> str:
-    """A text escaped for a server's regular expression. Unlike `re.escape`, this leaves blanks as they are: some servers know
-    no escape for them."""
+    """A text escaped for a server's regular expression, but not its blanks: some servers know no escape for them."""
     return re.sub(r"([\\.^$*+?()\[\]{}|])", r"\\\1", text)
 
 

@@ -71,8 +71,7 @@ class Load:
 
 
 class _StandIn(Load):
-    """A client that answers every question with as many tokens as a model might, and adds them up. `path`: question of a tree →
-    its answer on the path to take."""
+    """A client that answers with as many tokens as a model might, and adds them up. `path`: a tree's question → its answer."""
 
     path: Mapping[str, str] = {}  # never written into
 
@@ -218,8 +217,7 @@ def shares_of(
 
 
 def _kind(job: Plan | Dialogue) -> tuple[str | None, str] | None:
-    """Groups planned dialogues with about the same load by supporter and language. Given dialogues are one group, of any
-    length."""
+    """Groups planned dialogues of about the same load by supporter and language. Given dialogues are one group."""
     return (job.opening.supporter, job.opening.language) if isinstance(job, Plan) else None
 
 

@@ -44,8 +44,7 @@ _GROWS: dict[str, Sequence[str]] = {
 
 
 def simulate(runner: Runner, score: bool) -> Outcome:
-    """Hold every dialogue of a run and, with `score`, judge each as soon as it ends. Writes cards or profiles, dialogues and
-    judgements."""
+    """Hold every dialogue of a run and, with `score`, judge each as soon as it ends. Writes people, dialogues and judgements."""
     if score and method_of(runner.resolved.method).together:
         return _simulate_then_score(runner)
     run, requested = runner.run, runner.resolved
@@ -146,8 +145,7 @@ def servers(resolved: DialogueFramework, machine: Machine, dialogues: Path | Non
 
 
 def score(runner: Runner, dialogues: Path, given: Sequence[Dialogue] | None = None) -> Outcome:
-    """Judge the dialogues of a file, or those `given` from it. Also writes them to the run folder, so that it can be reported
-    on by itself."""
+    """Judge the dialogues of a file, or those `given` from it, and write both to the run folder."""
     run = runner.run
     judging = set_of(run, runner.resolved.models.judge.name)
     resolved = _with_held(run, runner.resolved, judging)
@@ -178,8 +176,7 @@ def score(runner: Runner, dialogues: Path, given: Sequence[Dialogue] | None = No
 
 
 def score_gold(runner: Runner) -> Outcome:
-    """Judge the gold set and measure the judge's agreement with it. Writes gold_*.jsonl and, except in a shard,
-    agreement.json."""
+    """Judge the gold set. Writes gold_*.jsonl and, except in a shard, the judge's agreement with it (agreement.json)."""
     run = runner.run
     judging = set_of(run, runner.resolved.models.judge.name)
     resolved = _with_held(run, runner.resolved.judging_whole(), judging)  # people scored whole dialogues
@@ -243,8 +240,7 @@ def _grows(resolved: DialogueFramework, stage: str) -> Sequence[str]:
 
 
 def _with_plans_held(resolved: DialogueFramework, plans: Sequence[Plan]) -> list[Plan]:
-    """These plans and those of dialogues that the folder has already, in the order of one run. Raises `UserError` for a
-    dialogue without a plan."""
+    """These plans and those of the folder's dialogues, in the order of one run. Raises `UserError` for a dialogue without a plan."""
     assert resolved.held is not None
     ids = {plan.id for plan in plans} | resolved.held.ids
     together = [plan for plan in resolved.plans() if plan.id in ids]

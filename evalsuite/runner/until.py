@@ -15,8 +15,7 @@ from evalsuite.statistics.looks import Looks
 
 
 def planned(resolved: DialogueFramework) -> tuple[Looks, list[int]]:
-    """The looks at the run, and the limit of cards per language at each. Raises `UserError` for a shard, which has only a part
-    of every batch."""
+    """The looks at the run, and the limit of cards per language at each. Raises `UserError` for a shard."""
     if resolved.shard:
         raise UserError("--until: a shard has only a part of the cards and cannot tell: leave --shard or --until out")
     return Looks.plan(list(Counter(person.language for person in resolved.played).values()))

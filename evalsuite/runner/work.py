@@ -62,8 +62,7 @@ class Outcome:
 
 
 def problems_of(outcomes: Sequence[Outcome]) -> list[str]:
-    """What is missing because a model failed or the budget was used up, as sentences. Dialogues that only earlier commands
-    asked for do not count."""
+    """What is missing of the dialogues that this command asks for, because a model failed or the budget was used up."""
     kept = {dialogue for outcome in outcomes for dialogue in outcome.kept}
     lost = {dialogue.id for outcome in outcomes for dialogue in outcome.dialogues if dialogue.lost} - kept
     unscored = {j.dialogue_id for outcome in outcomes for j in outcome.judgements if j.lost} - lost - kept
@@ -183,8 +182,7 @@ class Work:
         return self.runner.run.budget.room(job.id, share, later if self.runner.later else None)
 
     async def _from_store(self, client: ChatClient, job: Job) -> tuple[Dialogue, list[Judgement]]:
-        """A dialogue that only earlier commands asked for, with its verdicts: made again from stored answers, or as recorded if
-        some are missing."""
+        """A dialogue that only earlier commands asked for, with its verdicts: from stored answers, or as recorded if some are missing."""
         folder, judge = self.resolved.held, self._judge
         assert folder is not None
         stored, verdicts = client.from_store(), folder.judgements.get(job.id, [])

@@ -133,8 +133,7 @@ class Run:
             write_json(self.folder / LOOKS, self._object(LOOKS, "looks at a run") | {"seen": [*seen, cards]})
 
     def keep_failures(self, stage: str, failures: Iterable[FailedCall]) -> None:
-        """Write the unanswered calls of a stage's last try to failures.json. Servers' messages may differ between tries, so
-        records do not have them."""
+        """Write the unanswered calls of a stage's last try to failures.json. Their messages may differ between tries."""
         path = self.folder / "failures.json"
         kept = {name: calls for name, calls in self.failures().items() if name != stage}
         if unanswered := sorted(failures, key=lambda call: (call.role, call.model, call.dialogue, call.reason)):
@@ -261,8 +260,7 @@ def open_run(folder: Path) -> Iterator[Run]:
 
 
 def _clear(folder: Path, made: Sequence[Path]) -> None:
-    """Remove the files of a run that never got an answer, and the folders made for it unless they hold anything else (a
-    server's log)."""
+    """Remove the files of a run that never got an answer, and the folders made for it unless they hold anything else."""
     with suppress(OSError):
         for path in (*(folder / name for name in _KEPT), *folder.glob("calls.sqlite*"), folder / ".lock"):
             path.unlink(missing_ok=True)

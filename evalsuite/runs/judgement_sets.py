@@ -83,8 +83,7 @@ def sets_of(folder: Path, config: RunConfig) -> list[JudgementSet]:
 
 
 def set_of(run: Run, judge: str) -> JudgementSet:
-    """The set of this command's judge: the one it has, or a new one, which replaces that of a first judge that never
-    answered."""
+    """The set of this command's judge: its own, or a new one, which replaces that of a first judge that never answered."""
     sets = {judged.judge: judged for judged in sets_of(run.folder, run.claimed_config())}
     first = next(iter(sets), judge)
     another = first != judge and run.store.has_answer(first, "judge")
@@ -92,8 +91,7 @@ def set_of(run: Run, judge: str) -> JudgementSet:
 
 
 def chosen_set(folder: Path, config: RunConfig, judge: str | None) -> JudgementSet:
-    """The set to read. Raises `UserError` if there is none, if there are several and no judge is named, and for a judge that
-    did not score the folder."""
+    """The set to read. Raises `UserError` if there is none, and for several without a judge's name."""
     sets = {judged.judge: judged for judged in sets_of(folder, config)}
     if not sets:
         raise UserError(f"{folder} has no judgements yet: run `esc-eval run --only score --config CONFIG --out {folder}` first")

@@ -146,8 +146,7 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
 
     @classmethod
     def read(cls, folder: Path, claimed: bool = True) -> RunConfig:
-        """The config of a run folder, empty if there is no file or the folder is not `claimed`. Raises `UserError` if it is
-        damaged, and for another major version."""
+        """The config of a run folder, empty if it is not `claimed` or has no file. Raises `UserError` for another major version."""
         path = folder / NAME
         content = read_object(path, "a run's config") if claimed and path.exists() else {}
         version, ours = str(content.pop("format", "1.0")).partition(".")[0], FORMAT.partition(".")[0]

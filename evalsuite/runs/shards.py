@@ -155,8 +155,7 @@ def _measure(out: Path, place: Path, verdicts: Sequence[Judgement], config: RunC
 
 
 def _add_up(merged: Run, runs: Sequence[Run]) -> None:
-    """Write the usage, failures, versions and times of all shards. Seconds are summed: the cost of the run, not its
-    duration."""
+    """Write the usage, failures, versions and summed seconds of all shards: the cost of the run, not its duration."""
     from evalsuite.statistics.summary import sums_of
 
     usages, failures, timings = [run.usage() for run in runs], [run.failures() for run in runs], [run.timing() for run in runs]

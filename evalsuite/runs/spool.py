@@ -28,8 +28,7 @@ class Piece(NamedTuple):
 
 
 class Spool:
-    """An unnamed file in a folder, which disappears once it is closed. Raises `UserError` if the folder cannot be written to,
-    or the disk is full."""
+    """An unnamed file in a folder, which disappears once it is closed. Raises `UserError` if it cannot be written."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -31,8 +31,7 @@ Versions = dict[str, dict[str, list[str]]]
 def versions(
     packs: Mapping[str, PromptPack], rubric: Rubric, servers: Mapping[str, str | None], specs: Sequence[ModelSpec] = ()
 ) -> Versions:
-    """The versions in use now. `packs` maps name → prompt pack, `servers` model → version of its server (None: not stated);
-    prices are those of the `specs`."""
+    """The versions in use now, by prompt pack, by model (of its server; None: not stated), and the prices of the `specs`."""
     in_use: dict[str, Mapping[str, str | None]] = {
         "harness": {"esc-eval": _installed("esc-eval"), "git revision": git_revision(), "python": platform.python_version()},
         "packages": {name: _installed(name) for name in PACKAGES},
