@@ -183,7 +183,7 @@ class Environment:
             store.close()
 
     def group(self, client: ChatClient, person: str, trials: Sequence[int]) -> list[Episode]:
-        """Episodes on one card (or profile) that begin with the same turn of the seeker, one per trial: numbers used only once."""
+        """Episodes on one card (or profile) that begin with the same turn of the seeker, one per trial (a number used once)."""
         plan, plans = self.plans[person], []
         opening, seeker = plan.opening, cast(Any, plan.seeker_side)
         for trial in trials:

@@ -30,7 +30,7 @@ People = str | Path | Iterable[Any]
 
 
 def given_people(cards: Any, profiles: bool, settings: Mapping[str, Any]) -> list[Any]:
-    """Role cards, or `profiles`, from records, dicts or a data frame. Raises `UserError` with all errors, by position and field."""
+    """Role cards, or `profiles`, from records, dicts or a data frame. Raises `UserError` with all errors and their places."""
     rows = _rows(cards)
     if not rows:
         raise UserError(f"{'profiles' if profiles else 'cards'}: none given")

@@ -153,7 +153,7 @@ def _answer(rubric: Rubric, language: Language) -> str:
 
 
 def _lines(rubric: Rubric, language: Language, number: str, written: Callable[[str], str] = str) -> Iterator[str]:
-    """A line for each dimension: `number` for every score of its scale; in a pattern (`written` is `escaped`) perhaps also "n/a"."""
+    """A line for each dimension: `number` for every score of its scale; in a pattern (`written` is `escaped`) also "n/a"."""
     for key, dimension in rubric.dimensions.items():
         scale = rubric.scale_of(key)
         scores = " ".join(f"{written(scale.name(score, language))}={number}" for score in scale.scores)

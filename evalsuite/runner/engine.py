@@ -75,7 +75,7 @@ class Runner:
         return self._launched.endpoints | self._configured
 
     def _launches(self, specs: Iterable[ModelSpec]) -> list[ModelSpec]:
-        """The models that need a server of ours; of a model with two roles, the spec with more of the checkpoint's own sampling."""
+        """The models that need a server of ours; of a model with two roles, the spec that leaves sampling to the checkpoint."""
         by_name = {s.name: s for s in sorted(specs, key=lambda s: s.sampling.temperature is None)}
         specs = [by_name[name] for name in dict.fromkeys(s.name for s in specs)]
         configured = self._configured.keys()

@@ -44,7 +44,7 @@ _GROWS: dict[str, Sequence[str]] = {
 
 
 def simulate(runner: Runner, score: bool) -> Outcome:
-    """Hold every dialogue of a run and, with `score`, judge each as soon as it ends. Writes people, dialogues and judgements."""
+    """Hold every dialogue of a run and, with `score`, judge each as soon as it ends. Writes people and records."""
     if score and method_of(runner.resolved.method).together:
         return _simulate_then_score(runner)
     run, requested = runner.run, runner.resolved
@@ -240,7 +240,7 @@ def _grows(resolved: DialogueFramework, stage: str) -> Sequence[str]:
 
 
 def _with_plans_held(resolved: DialogueFramework, plans: Sequence[Plan]) -> list[Plan]:
-    """These plans and those of the folder's dialogues, in the order of one run. Raises `UserError` for a dialogue without a plan."""
+    """These plans and those of the folder's dialogues, in the order of one run. Raises `UserError` if one has no plan."""
     assert resolved.held is not None
     ids = {plan.id for plan in plans} | resolved.held.ids
     together = [plan for plan in resolved.plans() if plan.id in ids]

@@ -182,7 +182,7 @@ class Work:
         return self.runner.run.budget.room(job.id, share, later if self.runner.later else None)
 
     async def _from_store(self, client: ChatClient, job: Job) -> tuple[Dialogue, list[Judgement]]:
-        """A dialogue that only earlier commands asked for, with its verdicts: from stored answers, or as recorded if some are missing."""
+        """A dialogue of earlier commands with its verdicts: from stored answers, or as recorded if some are missing."""
         folder, judge = self.resolved.held, self._judge
         assert folder is not None
         stored, verdicts = client.from_store(), folder.judgements.get(job.id, [])

@@ -77,7 +77,7 @@ class Held:
         return by_dialogue
 
     def people_with(self, chosen: Sequence[P], languages: Iterable[Language]) -> list[P]:
-        """The people of the folder, then new ones, language by language. Raises `UserError` if one of the same id has changed."""
+        """The people of the folder, then new ones, language by language. Raises `UserError` for one that has changed."""
         new = {person.id: person for person in chosen}
         people: list[P] = []
         same = holds(self.folder / file_of(chosen[0]), chosen)  # several times as fast as reading the file

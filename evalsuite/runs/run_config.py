@@ -146,7 +146,7 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
 
     @classmethod
     def read(cls, folder: Path, claimed: bool = True) -> RunConfig:
-        """The config of a run folder, empty if it is not `claimed` or has no file. Raises `UserError` for another major version."""
+        """The config of a run folder, empty if not `claimed` or without a file. Raises `UserError` for another form."""
         path = folder / NAME
         content = read_object(path, "a run's config") if claimed and path.exists() else {}
         version, ours = str(content.pop("format", "1.0")).partition(".")[0], FORMAT.partition(".")[0]

@@ -68,7 +68,7 @@ class RunIdentity:
         return {"pack": name, "fingerprint": pack.fingerprint(), **ours}
 
     def _texts(self, pack: PromptPack, templates: Sequence[str], rubric: Rubric | None = None) -> dict[str, Any]:
-        """For each language beyond those of the papers: the hash of its folder's texts, and the texts that are English instead."""
+        """For each language beyond those of the papers: the hash of its texts, and the texts that are English instead."""
         texts = []
         for language in (code for code in self.framework.languages if code not in PAPER_LANGUAGES):
             names = ["words.yaml", f"prompts/{pack.folder.name}", *([f"rubrics/{rubric.name}.yaml"] if rubric else [])]

@@ -26,7 +26,7 @@ class TextDiff(NamedTuple):
 
 
 def text_diffs(old: Path, new: Path, configs: tuple[dict[str, Any], dict[str, Any]]) -> Iterator[TextDiff]:
-    """The texts that differ between two run folders with these configs. Of a role's prompts (one per card) one pair is shown."""
+    """The texts that differ between two run folders with these configs. Of a role's prompts, one pair is shown."""
     changed = [*changed_leaves(*configs)]
     packs = {where.partition(".")[0] for where, *_ in changed if where.endswith(("prompts.fingerprint", ".mode", ".method"))}
     sent = [system_messages(folder / "calls.sqlite") for folder in (old, new)] if packs else [{}, {}]
