@@ -108,11 +108,8 @@ class FrameRecords(Sequence[T], Generic[T]):
         return f"<{len(self)} × {kind}>"
 
     def frame(self, library: Library | None = None) -> Any:
-        """A DataFrame with one row per record, of the named library or else of the first one installed: pandas, polars.
-
-        Objects within a record become columns such as `usage.calls` and `condition.mode`. Raises `UserError` if the library is
-        not installed.
-        """
+        """A DataFrame with one row per record, of the named library or else of the first one installed: pandas, polars. Objects
+        within a record become columns such as `usage.calls`."""
         name = next((choice for choice in ([library] if library else _LIBRARIES) if importlib.util.find_spec(choice)), None)
         if name is None:
             raise UserError(

@@ -33,12 +33,10 @@ def load_environment(
     store: str | None = None,
     **settings: Any,
 ) -> vf.Environment:
-    """The environment. `seeker` and `judge` are served models: NAME@URL, NAME@URL#VARIABLE with a key, or a spec with an
-    endpoint.
+    """The environment. `seeker` and `judge` are served models: NAME@URL, NAME@URL#VARIABLE, or a spec with an endpoint.
 
-    `free_characters`, `length_cost`: the penalty on long replies (`Brevity`). `store`: SQLite file for the answers of seeker
-    and judge. `settings`: further fields of a run's config, such as `exchanges`, `rubric`, `method`, `limit`.
-    """
+    `free_characters`, `length_cost`: the penalty on long replies (`Brevity`). `store`: SQLite file for their answers.
+    `settings`: further fields of a run's config, such as `exchanges`, `rubric`, `method`, `limit`."""
     files = [cards] if isinstance(cards, str) else list(cards)
     config = {"seeker": seeker, "judge": judge, "cards": files, "languages": list(languages), **settings}
     path = Path(store) if store else Path(tempfile.mkdtemp(prefix="esc-eval-")) / "calls.sqlite"

@@ -69,10 +69,8 @@ def replies_by_source(dialogues: Iterable[Dialogue]) -> dict[Source, list[str]]:
 
 
 def with_floor(plan: Plan, floor: Floor | None, replies: Mapping[Source, Sequence[str]]) -> Plan:
-    """The plan with the floor, if there is one, as its supporter.
-
-    A reference speaks as often as it did in the source dialogue, which must be among the `replies`.
-    """
+    """The plan with the floor, if there is one, as its supporter. A reference speaks as often as it did in its source dialogue,
+    which must be among the `replies`."""
     if floor is None:
         return plan
     opening = plan.opening

@@ -39,10 +39,7 @@ class Side(Protocol):
 
 @dataclass(frozen=True)
 class Opening:
-    """A planned dialogue: who talks with whom, and the fixed turns it begins with, which need no call.
-
-    `hold` makes a `Dialogue` of it, with the same fields.
-    """
+    """A planned dialogue: who talks with whom, and the fixed turns it begins with. `hold` makes a `Dialogue` of it."""
 
     id: str
     language: Language
@@ -73,10 +70,8 @@ class Opening:
 
 @dataclass(frozen=True)
 class Plan:
-    """One dialogue to hold: its opening, and how it goes on.
-
-    `first` speaks after the fixed turns; each side speaks at most `exchanges` times.
-    """
+    """One dialogue to hold: its opening, and how it goes on. `first` speaks after the fixed turns; each side speaks at most
+    `exchanges` times."""
 
     opening: Opening
     seeker_side: Side

@@ -123,18 +123,14 @@ def _read_lines(text: str, rubric: Rubric, names: Sequence[str]) -> dict[str, in
 
 
 def paper_score(reply: str, scores: Sequence[int]) -> int | None:
-    """The published parser: the lowest score whose digit occurs anywhere in the reply; None (published: -1) if none does.
-
-    "4, as there are 0 faults" is therefore read as 0.
-    """
+    """The published parser: the lowest score whose digit occurs anywhere in the reply; None (published: -1) if none does. So
+    "4, as there are 0 faults" is read as 0."""
     return next((score for score in scores if str(score) in reply), None)
 
 
 def verdict_tokens(tokens: Tokens, names: Sequence[str], scores: Sequence[int]) -> list[tuple[str, dict[str, float]] | None]:
-    """For each score that was read, the token of the answer that is this score and nothing else, with its alternatives.
-
-    None if that is uncertain: tokenizers merge digits ("32"), and the words around a score may contain its digit.
-    """
+    """For each score that was read, its token in the answer, with its alternatives. None if that is uncertain: tokenizers merge
+    digits ("32"), and the words around a score may contain its digit."""
     starts, written = dict[int, tuple[str, dict[str, float]]](), ""
     for token, alternatives in tokens:
         if spelled := "".join(token.split()):

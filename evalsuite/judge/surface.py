@@ -144,10 +144,7 @@ def surface_judgements(
     items: Mapping[LanguageDimension, Sequence[str]], split: Split, dialogues: Mapping[str, Dialogue], seed: int = 0
 ) -> tuple[list[Judgement], list[dict[str, Any]]]:
     """The surface classifier's judgements of the items, and the classifier chosen per language and dimension, with the
-    validation accuracy (0–1) of both.
-
-    Raises `UserError` for a dialogue that is not among `dialogues` and for labels that the training or validation split lacks.
-    """
+    validation accuracy (0–1) of both. Raises `UserError` for an item without a dialogue, and for labels that a split lacks."""
     need_modules("sklearn", purpose="the classifier on surface features")
     rows = {id: features(dialogue) for id, dialogue in dialogues.items()}
 

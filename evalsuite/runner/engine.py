@@ -43,11 +43,8 @@ class Launched(ExitStack):
 
 @dataclass
 class Runner:
-    """A command at work in a run folder. Use as a context manager.
-
-    Models answer at the endpoints of the config and of their specs. For the others, servers are launched when first needed and
-    stay up while there is memory for all, so that stages share them.
-    """
+    """A command at work in a run folder. Use as a context manager. Models answer at the endpoints of the config and of their
+    specs; for the others, servers are launched when first needed, and stay up while there is memory for all."""
 
     run: Run
     resolved: DialogueFramework

@@ -81,10 +81,8 @@ def problems_of(outcomes: Sequence[Outcome]) -> list[str]:
 
 @dataclass
 class Work:
-    """What a stage does with every dialogue: hold or take it, judge it as soon as it is finished, keep the records.
-
-    Dialogues that are not `requested` are taken from the folder.
-    """
+    """What a stage does with every dialogue: hold or take it, judge it as soon as it is finished, keep the records. Dialogues
+    that are not `requested` are taken from the folder."""
 
     runner: Runner
     resolved: DialogueFramework

@@ -40,11 +40,8 @@ P = TypeVar("P", bound=Played)
 
 @dataclass(frozen=True, eq=False)
 class DialogueFramework(Framework):
-    """A run: the people, the dialogues to play, and what the judge sees. Nothing has been written or started yet.
-
-    A framework defines `people` and `plan`, and overrides what differs. Raises `UserError` on construction or first use for
-    whatever is missing, malformed or inconsistent.
-    """
+    """A run: the people, the dialogues to play, and what the judge sees. A framework defines `people` and `plan`, and overrides
+    what differs. Raises `UserError` on construction or first use for whatever is missing, malformed or inconsistent."""
 
     config: EvalConfig
     held: Held | None = None
@@ -217,10 +214,8 @@ def resolve_config(config: EvalConfig) -> DialogueFramework:
 def gold_set(
     gold: GoldConfig, languages: Sequence[Language], rubric: Rubric, shown: Shown
 ) -> tuple[list[Dialogue], list[HumanScore]]:
-    """The dialogues in these languages, at most `limit` per language, and their scores on the rubric's dimensions.
-
-    Raises `UserError` for a set without scores, and for a dialogue whose profile the judge should see but is not known.
-    """
+    """The dialogues in these languages, at most `limit` per language, and their scores on the rubric's dimensions. Raises
+    `UserError` for a set without scores, and for a dialogue whose profile the judge should see but is not known."""
     dialogues: Sequence[Dialogue]
     scores: Sequence[HumanScore]
     if gold.dialogues == "synthetic":  # each module is imported only for its own set

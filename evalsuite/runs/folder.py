@@ -59,12 +59,9 @@ class Run:
         return self.folder / "logs"
 
     def claim(self, stage: str, settings: dict[str, Any], grows: Collection[str] = (), people: Sequence[Played] = ()) -> None:
-        """Set the config of a stage and the `people` that are played. Both are written with the next stored answer, or by
-        `settle`.
-
-        Raises `UserError` with the difference if the folder has other settings. `grows` is that of `RunConfig.claim`;
-        supporters and judges that never answered may be replaced, too.
-        """
+        """Set the config of a stage and the people, which are written with the next stored answer, or by `settle`. Raises
+        `UserError` with the difference if the folder has other settings. `grows` is that of `RunConfig.claim`; supporters and
+        judges that never answered may be replaced, too."""
         config = self._pending or self.claimed_config()
         if "supporters" in grows and (claimed := config.root.get(stage)):
             answered = [model for model in claimed.get("supporters", []) if self.answered_by(model)]

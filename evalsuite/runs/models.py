@@ -35,11 +35,8 @@ Role = Literal["seeker", "supporter", "judge"]
 
 
 class RunModels:
-    """The models of a config, loaded and checked on first use; no server is started here.
-
-    A framework may change a model's sampling in a role (`sampled`), and have several models play the seeker. Raises
-    `UserError` for a model that is missing, malformed or cannot take its role.
-    """
+    """The models of a config, loaded and checked on first use; no server is started here. A framework may change a model's
+    sampling in a role (`sampled`), and have several models play the seeker. Raises `UserError` for an unsuitable model."""
 
     planned = False
     """Whether no model will be called. If the prompts that a model has learnt are missing, ours then replace them."""
@@ -252,10 +249,7 @@ def _of_seeker(models: RunModels, method: str) -> str | None:
 
 
 def _learnt(models: RunModels, role: Role, spec: ModelSpec, wanted: str | None, option: str) -> str | None:
-    """The pack that a model has learnt; None if it has learnt none.
-
-    Raises `UserError` if another is wanted, and if the pack's folder is missing.
-    """
+    """The pack that a model has learnt, if any. Raises `UserError` if another is wanted, or its folder is missing."""
     if not spec.learnt:
         return None
     if wanted is not None and wanted not in spec.learnt:

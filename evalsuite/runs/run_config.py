@@ -137,10 +137,7 @@ def _lasting(settings: dict[str, Any], others: dict[str, Any], grows: Collection
 
 
 class RunConfig(RootModel[dict[str, dict[str, Any]]]):
-    """config.json of a run folder: the version of the folder's form, and stage → what its records depend on.
-
-    It is kept as claimed. Readers parse the stages that they need.
-    """
+    """config.json of a run folder: stage → what its records depend on, kept as claimed. Readers parse the stages they need."""
 
     _path: Path = PrivateAttr(default=Path(NAME))
 
@@ -171,11 +168,8 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         return {stage: settings for stage, settings in self.root.items() if stage != "shard"}
 
     def claim(self, stage: str, settings: dict[str, Any], grows: Collection[str] = ()) -> None:
-        """Set a stage; `write` writes it.
-
-        Raises `UserError` with the difference if the stage has other settings. The fields in `grows` may change, but models
-        of the same name may not.
-        """
+        """Set a stage; `write` writes it. Raises `UserError` with the difference if the stage has other settings. The fields in
+        `grows` may change, but models of the same name may not."""
         settings = orjson.loads(orjson.dumps(settings))
         claimed = self.root.get(stage, settings)
         if lines := "; ".join(differing_leaves(_lasting(claimed, settings, grows), _lasting(settings, claimed, grows))):

@@ -30,11 +30,8 @@ WHOLE = (*PEOPLE, "gold_dialogues.jsonl", "gold_scores.jsonl")  # the same in ev
 
 
 def whole(folder: Path, needed: bool = True) -> RunConfig:
-    """The config of a run folder whose records are to be read; with `needed` false, an empty one if there is none.
-
-    Every reader of finished runs begins here. Raises `UserError` if there is no config, and for a shard, whose figures could
-    be mistaken for those of the run.
-    """
+    """The config of a run folder whose records are to be read; with `needed` false, an empty one if there is none. Raises
+    `UserError` if there is no config, and for a shard, whose figures could be mistaken for those of the run."""
     config = RunConfig.read(folder)
     if needed and not config:
         raise UserError(f"not a run folder (no config.json): {folder}: `esc-eval run --config CONFIG --out {folder}` makes one")
@@ -44,12 +41,9 @@ def whole(folder: Path, needed: bool = True) -> RunConfig:
 
 
 def merge(folders: Sequence[Path], out: Path) -> Written[Dialogue]:
-    """Merge the finished shards of a run into `out`, reading records one by one; returns the dialogues in the order of one
-    run. Gold judgements are merged, too, and their agreement is measured.
-
-    Raises `UserError`, before anything is written, if a shard is missing, doubled or unfinished, if shards have different
-    configs, and if dialogues are missing or in two shards.
-    """
+    """Merge the finished shards of a run into `out`; returns the dialogues in the order of one run, and measures the judge on
+    the whole gold set. Raises `UserError`, before anything is written, if a shard is missing, doubled, unfinished or of
+    another config, and if dialogues are missing or in two shards."""
     if out.resolve() in [folder.resolve() for folder in folders]:
         raise UserError(f"--out {out}: this is one of the shards; use another folder")
     check_unique("merge", (str(folder.resolve()) for folder in folders), "folders")

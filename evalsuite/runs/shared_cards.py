@@ -37,12 +37,8 @@ class SharedCards:
 
 
 def shared_cards(runs: Sequence[RunRecords], cluster: str | None = None) -> SharedCards:
-    """The runs with the settings of the first one, on the cards and trials that they all have.
-
-    These settings are framework, mode, seeker, prompts, exchanges; judge, rubric and the judge's prompts. Cards are equal if
-    their ids and contents are. Dialogues that are equal in two runs (floors) count once.
-    Raises `UserError` if no card is shared.
-    """
+    """The runs with the settings of the first one, on the cards and trials that they all have. Cards are equal if their ids and
+    contents are; dialogues that are equal in two runs (floors) count once. Raises `UserError` if no card is shared."""
     first = runs[0]
     differences = {run.name: differing_leaves(made_with(first.config), made_with(run.config)) for run in runs[1:]}
     alike = [run for run in runs if not differences.get(run.name)]
