@@ -162,7 +162,7 @@ def test_averages_are_over_0_to_100() -> None:
     cells = {cell.dimension: cell.estimate.mean for cell in Tally([TALK], judged(), FED).scores}
     assert cells == {"lively": 50, "consistent": 100, "overall": 25, "average": pytest.approx(175 / 3)}
     (trend,) = trends([TALK], judged(turn=1), FED)
-    assert {point.dimension: point.estimate.mean for point in trend.points} == pytest.approx(cells)
+    assert {name: rounds[0].mean for name, rounds in trend.means.items()} == pytest.approx(cells)
     played = make_dialogue("d", simulator="bot", card_id="c")
     (table,) = role_play_tables([played], FED, judged())
     row: dict[str, Any] = dict(zip(table.columns, table.rows[0], strict=True))
