@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated, NamedTuple
 
-import orjson
 import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
@@ -57,10 +56,6 @@ def table(*rows: tuple[Cell, ...], columns: tuple[str, ...] = ("name", "value"))
 )
 def test_one_number_format(cell: Cell, expected: str) -> None:
     assert fmt(cell) == expected
-
-
-def test_decimals_reach_into_estimates() -> None:
-    assert fmt(Estimate(1.0, 0.5, 1.5, 2), decimals=1) == "1.0 [0.5, 1.5] n=2"
 
 
 def test_a_table_s_own_decimals_are_printed_everywhere() -> None:
@@ -192,10 +187,6 @@ def test_a_bold_cell_must_be_there(place: tuple[int, int]) -> None:
         replace(bold_table(), bold=(place,))
 
 
-def test_bold_survives_json() -> None:
-    assert orjson.loads(orjson.dumps(asdict(bold_table())))["bold"] == [[1, 1]]
-
-
 def read(text: str) -> list[list[str]]:
     return list(csv.reader(io.StringIO(text)))
 
@@ -213,18 +204,11 @@ def test_csv_formulas_become_text(formula: str) -> None:
     assert read(to_csv(table((formula, 1))))[1][0] == "'" + formula
 
 
-def test_csv_formulas_after_a_semicolon_become_text() -> None:
+def test_csv_formulas_in_headers_and_after_a_semicolon_become_text_and_numbers_stay() -> None:
     """Where lists are parted by semicolons, a spreadsheet parts our files there."""
-    assert read(to_csv(table(("x;=1+1;-2", 1))))[1][0] == "x;'=1+1;'-2"
-
-
-@pytest.mark.parametrize("number", ["-3", "+4.5", "-1e-5", "-.5"])
-def test_csv_numbers_as_text_stay(number: str) -> None:
-    assert read(to_csv(table((number, -3.25))))[1] == [number, "-3.25"]
-
-
-def test_csv_headers_are_guarded_too() -> None:
-    assert read(to_csv(table(columns=("=a", "b"))))[0] == ["'=a", "b"]
+    numbers = [[number, "-3.25"] for number in ("-3", "+4.5", "-1e-5", "-.5")]
+    text = to_csv(table(("x;=1+1;-2", 1), *((number, -3.25) for number, _ in numbers), columns=("=a", "b")))
+    assert read(text) == [["'=a", "b"], ["x;'=1+1;'-2", "1"], *numbers]
 
 
 def test_csv_spreads_estimates() -> None:
@@ -235,12 +219,6 @@ def test_csv_spreads_estimates() -> None:
         ["b", "", "", "", ""],
         ["c", "50.00", "", "", "1"],
     ]
-
-
-def test_all_forms_show_the_same_cells() -> None:
-    shown = table(("model", 1 / 3), ("other", 17))
-    for text in (printed(shown), to_markdown(shown), to_csv(shown)):
-        assert "0.33" in text and "17" in text and "17.0" not in text and "0.333" not in text
 
 
 class _Share(NamedTuple):

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -112,12 +111,6 @@ async def test_passing_faults_are_retried(tmp_path: Path, fault: Answer) -> None
         replies = await ask(tmp_path, endpoint, question())
         assert [reply.text for reply in replies] == ["fine"]
         assert len(endpoint.requests) == 3
-
-
-@pytest.mark.slow
-async def test_a_hanging_server_times_out_and_is_asked_again(tmp_path: Path) -> None:
-    with Endpoint(flaky(Answer("late", delay=5))) as endpoint:
-        assert (await ask(tmp_path, endpoint, question(), timeout_s=0.3))[0].text == "fine"
 
 
 @pytest.mark.parametrize(
@@ -339,16 +332,6 @@ def test_reasoning_is_taken_out(text: str, said: str, thought: str) -> None:
 
 def test_a_reply_cut_off_in_a_block_that_the_template_opened_is_empty() -> None:
     assert split_reasoning(spec(think_in_prompt=True), "still thinking about") == ("", "still thinking about")
-
-
-async def test_a_damaged_answer_of_the_store_is_said_and_not_asked_again(tmp_path: Path) -> None:
-    with Endpoint() as endpoint:
-        await ask(tmp_path, endpoint, question())
-        with sqlite3.connect(tmp_path / "calls.sqlite") as store:
-            store.execute("UPDATE calls SET reply = ?", (b'{"text": 7}',))
-        with pytest.raises(UserError, match=r"calls\.sqlite: a stored answer was changed"):
-            await ask(tmp_path, endpoint, question())
-        assert len(endpoint.requests) == 1
 
 
 async def test_a_store_that_is_not_one_is_refused(tmp_path: Path) -> None:

@@ -299,15 +299,7 @@ def test_the_guard_kills_what_ignores_being_asked(tmp_path: Path) -> None:
     assert time.monotonic() - began > 0.4  # it was asked first
 
 
-@pytest.mark.parametrize(
-    ("command", "problem"),
-    [
-        ("no-such-command --x", "no such command here"),
-        ("'open", "No closing quotation"),
-        ("", "no such command here"),
-        ("/etc/passwd", "no such command here"),
-    ],
-)
+@pytest.mark.parametrize(("command", "problem"), [("", "no such command here"), ("'open", "No closing quotation")])
 def test_a_command_that_cannot_run_is_said_before_a_server_starts(
     command: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,17 +68,14 @@ async def test_refused_connections_are_waited_for_until_patience_ends(tmp_path: 
     assert 600 < result["seconds"] < 800
 
 
-@pytest.mark.parametrize("settings", [{"patience_s": 0}, {"patience_s": 3600, "own": True}])
-async def test_without_patience_and_for_servers_of_ones_own_the_attempts_count(
-    tmp_path: Path, settings: dict[str, Any]
+@pytest.mark.parametrize(
+    ("status", "settings"), [(503, {}), (503, {"patience_s": 3600, "own": True}), (500, {"patience_s": 3600})]
+)
+async def test_without_patience_and_for_servers_of_ones_own_and_other_failures_the_attempts_count(
+    tmp_path: Path, status: int, settings: dict[str, Any]
 ) -> None:
-    result = await asked(tmp_path, lambda body, count: Answer(status=503), **settings)
+    result = await asked(tmp_path, lambda body, count: Answer(status=status), **{"patience_s": 0} | settings)
     assert "gave up after 8 attempts" in result["text"] and result["requests"] == 8 and not result["said"]
-
-
-async def test_other_failures_are_no_absence(tmp_path: Path) -> None:
-    result = await asked(tmp_path, lambda body, count: Answer(status=500), patience_s=3600)
-    assert "gave up after 8 attempts" in result["text"] and result["requests"] == 8
 
 
 async def test_a_server_that_answers_others_is_busy_and_not_away(tmp_path: Path) -> None:
@@ -183,14 +180,3 @@ async def test_what_was_begun_first_has_the_rate_first(tmp_path: Path) -> None:
             await asyncio.gather(*(dialogue(client, model, name) for name in "abcd"))
     assert arrived[0] == "a" and arrived.index("d") > max(place for place, name in enumerate(arrived) if name == "a")
     store.close()
-
-
-def test_a_rate_serves_one_event_loop_after_the_other() -> None:
-    rate = Rate()
-    rate.tighten(SpecEndpoint(requests_per_minute=6000))
-
-    async def crowd() -> None:
-        await asyncio.gather(*(rate.wait(30, 90) for _ in range(3)))
-
-    for _ in range(2):
-        asyncio.run(crowd())
