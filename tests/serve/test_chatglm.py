@@ -106,7 +106,6 @@ def loaded(folder: Path) -> Any:
     return AutoTokenizer.from_pretrained(folder)
 
 
-@pytest.mark.slow
 def test_a_chat_has_the_ids_of_the_published_tokenizer(source: Source, tmp_path: Path) -> None:
     """[gMASK] sop, then role, line break and text as SentencePiece has them, and the assistant's token."""
     folder, out = source(), tmp_path / "plain"

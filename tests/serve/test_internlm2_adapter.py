@@ -159,8 +159,6 @@ def foreign(folder: Path) -> None:
 
 
 BAD_ADAPTERS: dict[str, tuple[Callable[[Path], Any] | dict[str, Any], str]] = {  # beside what test_merge.py has
-    "pickle": (lambda f: (f / "adapter_model.safetensors").rename(f / "adapter_model.bin"), "adapter_model.bin is a pickle"),
-    "wrong rank": ({"r": 16}, r"r: model.layers.0.attention.wqkv has rank 8, the config says 16"),
     "DoRA": ({"use_dora": True}, "use_dora: True is more than a plain LoRA"),
     "targets promised": ({"target_modules": ["wqkv", "w2"]}, "target_modules: names w2, wqkv, but the weights are for wqkv"),
     "Llama already": (foreign, "not LoRA on InternLM2's layers: model.layers.0.self_attn.q_proj"),

@@ -80,31 +80,11 @@ CASES: dict[str, tuple[str, Callable[[Path], object] | None, dict[str, Any], str
         *("role", edit("train.jsonl", lambda record: record.update(messages=record["messages"][:2]), 3), {}),
         "train.jsonl: example 3 (r2): messages: system, then user and assistant in turn",
     ),
-    "a label off the scale": (
-        *("rank", edit("train.jsonl", lambda record: record["labels"].update(empathy=7), 2), {}),
-        "example 2 (k1/joint): labels.empathy: 7 is off the scale (0, 1, 2, 3, 4)",
-    ),
     "an answer that is not its labels": (
         *("rank", edit("valid.jsonl", lambda record: record["completion"][0].update(content="Score: 3")), {}),
         "completion: 'Score: 3' is not its labels",
     ),
-    "role, a missing field": (
-        "role",
-        edit("train.jsonl", lambda r: r.pop("messages"), 4),
-        {},
-        "train.jsonl:4: messages: Field req",
-    ),
-    "rank, a missing field": (
-        "rank",
-        edit("train.jsonl", lambda r: r.pop("labels"), 4),
-        {},
-        "train.jsonl:4: labels: Field req",
-    ),
-    "a scale that is not there": ("rank", lambda folder: (folder / "rubric.yaml").unlink(), {}, "rubric.yaml is missing"),
-    "validation that was trained on": (
-        *("role", lambda folder: shutil.copy(folder / "train.jsonl", folder / "valid.jsonl"), {}),
-        "valid.jsonl: shares",
-    ),
+    "a missing field": ("rank", edit("train.jsonl", lambda r: r.pop("labels"), 4), {}, "train.jsonl:4: labels: Field req"),
     "a dimension that no example has": (
         *("rank", None, {"dimension": "empathy"}),
         "no example for dimension empathy, language any; the file has en all dimensions in one",
@@ -114,12 +94,7 @@ CASES: dict[str, tuple[str, Callable[[Path], object] | None, dict[str, Any], str
         *("role", lambda folder: write_json(folder / "out" / "recipe.json", {"settings": {"lora_r": 64}, "data": []}), {}),
         "was made by another recipe or other data (data",
     ),
-    "a named checkpoint that is not there": (
-        "role",
-        None,
-        {"resume_from_checkpoint": "nowhere/3"},
-        "no such folder: nowhere/3",
-    ),
+    "a named checkpoint that is not there": ("role", None, {"resume_from_checkpoint": "no/3"}, "no such folder: no/3"),
 }
 
 

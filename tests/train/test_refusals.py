@@ -64,7 +64,7 @@ WRONG: dict[str, tuple[str, Callable[[Path, dict[str, str]], object], str]] = {
     "off the scale": (
         "rank",
         lambda base, data: edit(data["train_file"], lambda rows: rows[3]["labels"].update(empathy=7)),
-        "off the",
+        "(k3/joint): labels.empathy: 7 is off the scale (0, 1, 2, 3, 4)",
     ),
     "no rubric": (
         "rank",
