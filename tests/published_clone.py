@@ -95,9 +95,6 @@ SUMMED = """
                 text=rules[i]+"\\n  The chat: \\n"+chat.strip()+"\\n"
                 text+='Give the '+word+' score.'
 """
-FILLED_IN = """
-                text=f"{rules[i]}\\n  The chat: \\n{chat.strip()}\\n" + 'Give the {} score.'.format(word)
-"""
 # The way that InternLM2's code takes its system message: the default of an argument, in two literals.
 INTERNLM2_SYSTEM = "You are somebody.\n- You are {{ kind }} (书)."
 INTERNLM2 = """

@@ -19,12 +19,9 @@ from core.rows import CorpusReader, Dropped, Malformed
 from core.rubrics import load_rubric
 from data_prep.published.prompts import DIMENSIONS
 
-FRAMEWORK = "esc_eval"
-SIMULATOR = "esc-role"
-JUDGE = "esc-rank-published"  # configs/models
-RUBRIC = "esc_eval"
-UNREAD = -1
+RUBRIC, UNREAD = "esc_eval", -1
 _CARDS = re.compile(r"(card_high|test)_(en|zh|ch)\.json")
+_CARD_KINDS = {"card_high": "high cards", "test": "test cards"}
 _RUN = re.compile(r"(?:(result|score)_)?(.+)_(en|zh)\.json")
 # Both spellings occur: the first in the sample dialogues, the second in what the script at its last commit writes.
 _MARKERS: dict[str, Literal["seeker", "supporter"]] = {
@@ -61,14 +58,12 @@ class Clone:
 
     def missing(self) -> list[str]:
         """The files of a complete clone that this one lacks, a line each."""
-        names = {"high cards": "card_high", "test cards": "test"}
         lines = []
         for language in ("en", "zh"):
-            lines += [f"{names[kind]}_{language}.json" for kind in names if (kind, language) not in self.cards]
+            lines += [f"{kind} in {language}" for kind in _CARD_KINDS.values() if (kind, language) not in self.cards]
             for kind, runs in (("result", self.results), ("score", self.scores)):
                 if not any(run.language == language for run in runs.values()):
                     lines.append(f"{kind} files in {language} (*_{language}.json in a folder named {kind})")
-            lines += [f"scores of {name}" for name in self.results if name not in self.scores and name.endswith(language)]
         return lines
 
 
@@ -84,8 +79,7 @@ def find_clone(folder: Path) -> Clone:
         if path.suffix == ".py":
             clone.scripts.append(path)
         elif match := _CARDS.fullmatch(path.name):
-            kind = "high cards" if match[1] == "card_high" else "test cards"
-            _add(clone.cards, (kind, _LANGUAGE[match[2]]), path)
+            _add(clone.cards, (_CARD_KINDS[match[1]], _LANGUAGE[match[2]]), path)
         elif match := _RUN.fullmatch(path.name):
             kinds = [match[1]] if match[1] else [part for part in parts[:-1] if part in ("result", "score")]
             if kinds:
@@ -114,12 +108,12 @@ def read_dialogues(run: PublishedRun, cards: Sequence[RoleCard], reader: CorpusR
             yield Dialogue(
                 id=run.dialogue_id(index),
                 language=run.language,
-                framework=FRAMEWORK,
+                framework="esc_eval",
                 source="esc-eval",
                 source_id=f"{run.name}/{index}",
                 card_id=by_place.get(index),
                 supporter=run.supporter,
-                simulator=SIMULATOR,
+                simulator="esc-role",
                 turns=tuple(turn_of(line, place) for place, line in enumerate(value)),
                 termination="max_turns",
             )
@@ -152,7 +146,7 @@ def read_scores(run: PublishedRun, dialogue_ids: set[str], reader: CorpusReader)
                 yield Judgement(
                     dialogue_id=run.dialogue_id(index),
                     language=run.language,
-                    judge=JUDGE,
+                    judge="esc-rank-published",
                     rubric=RUBRIC,
                     dimension=DIMENSIONS[key],
                     value=None if score == UNREAD else score,

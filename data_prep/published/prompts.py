@@ -1,11 +1,11 @@
 """The published prompts of ESC-Eval, read from a user's own clone into a local prompt pack for paper mode.
 
 The clone's python sources are parsed with `ast`. Prompts are recognised by their form, not by their file:
-- the seeker's system message: text around `…['base']`, the role card (Chinese text: zh, otherwise en);
-- the supporter's: the only constant message with role `system` in the same script;
+- the seeker's system message: text + `…['base']`, the role card, + text (Chinese text: zh, otherwise en);
+- the supporter's: the constant message with role `system` in the same script;
 - the greeting: the constant message with role `user` in the same script (a simulator hears the supporter as its user);
-- the judge's message: a sum of texts with an item of a seven-item list of rules, one of a list of dimension names, and the
-  dialogue; a list of the seven published keys gives the order. There is one list of rules per language (by its name or text).
+- the judge's message: a sum of texts with an item of a list of seven rules (named `…_EN`, `…_ZH`), the dialogue (a call) and a
+  dimension's name; a list of the seven published keys gives the order, another one the names.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ from __future__ import annotations
 import ast
 import json
 import re
-import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from core.errors import UserError
 from core.files import CONFIGS, read_bytes
 from core.languages import PAPER_LANGUAGES
 from core.records import Language
 from core.side_prompts import SUPPORTER_PAPER
-from data_prep.published.checkout import escaped
+from data_prep.published.checkout import escaped, pack_of
 
 # The published names of the dimensions (keys of the score files, names of the adapters) and ours.
 DIMENSIONS = {
@@ -37,9 +35,8 @@ DIMENSIONS = {
     "tech": "skill",
     "overall": "overall",
 }
-JUDGE_SYSTEM = "judge_paper_system.j2"
+SEEKER, GREETING, JUDGE, JUDGE_SYSTEM = "seeker_system.j2", "greeting.txt", "judge_paper.j2", "judge_paper_system.j2"
 INTERNLM2_CODE = "modeling_internlm2.py"
-_SUFFIX: dict[str, Language] = {"en": "en", "eng": "en", "english": "en", "zh": "zh", "ch": "zh", "cn": "zh", "chinese": "zh"}
 # For a card without published text: the published form, in which an empty field is "not mentioned".
 _CARD = {
     "en": (("Age: ", "Gender: ", "Occupation: ", "Problem: "), "Not mentioned"),
@@ -50,22 +47,10 @@ quoted = partial(json.dumps, ensure_ascii=False)  # a jinja2 string in double qu
 
 
 @dataclass
-class JudgePrompt:
-    """The judge's message in one language. `template` includes `_rules_KEY.j2` by the dimension's key."""
-
-    template: str
-    rules: dict[str, str]  # our dimension key → the published rules, as a template
-
-
-@dataclass
 class PublishedPrompts:
-    """The prompts found so far, as jinja2 templates by language, and problems on the way."""
+    """The prompts found so far, as jinja2 templates by file of a pack ({en,zh}/NAME), their scripts, and problems."""
 
-    seeker: dict[Language, str] = field(default_factory=dict)
-    supporter: str | None = None
-    """The same in both languages."""
-    greeting: dict[Language, str] = field(default_factory=dict)
-    judge: dict[Language, JudgePrompt] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
     judge_system: str | None = None
     """InternLM2's default, from the model's own code (`internlm2_system`)."""
     seeker_script: Path | None = None
@@ -87,128 +72,72 @@ def find_prompts(scripts: Sequence[Path]) -> PublishedPrompts:
 
 
 def pack_files(prompts: PublishedPrompts) -> dict[str, bytes]:
-    """The prompts as the files of a prompt pack ({en,zh}/NAME, the names of configs/prompts/esc_eval) with a `.gitignore` for
-    all of them; {} for none. The judge's system message is not in the clone, since the published scorer relies on InternLM2's
-    default: unless InternLM2's code was given, this project's is used."""
-    files: dict[str, str] = {}
-    for language in PAPER_LANGUAGES:
-        if language in prompts.seeker:
-            files[f"{language}/seeker_system.j2"] = prompts.seeker[language]
-        if language in prompts.greeting:
-            files[f"{language}/greeting.txt"] = prompts.greeting[language]
-        if prompts.supporter is not None:
-            files[f"{language}/{SUPPORTER_PAPER}"] = prompts.supporter
-        if language in prompts.judge:
-            judge = prompts.judge[language]
-            files[f"{language}/judge_paper.j2"] = judge.template
-            files |= {f"{language}/{JUDGE_SYSTEM}": prompts.judge_system} if prompts.judge_system is not None else {}
-            files |= {f"{language}/_rules_{key}.j2": text for key, text in judge.rules.items()}
-    pack = {name: f"{text}\n".encode() for name, text in files.items()}  # jinja removes one line end
-    for language in prompts.judge if prompts.judge_system is None else ():
-        system = f"{language}/{JUDGE_SYSTEM}"
-        pack[system] = (CONFIGS / "prompts" / "esc_eval" / system).read_bytes()
-    return pack | {".gitignore": b"# Published prompts without a licence: local only.\n*\n"} if pack else {}
+    """The files of a prompt pack; {} for none. The judge's system message is not in the clone, since the published scorer
+    relies on InternLM2's default: unless InternLM2's code was given, this project's is used."""
+    files = dict(prompts.files)
+    pack = {}
+    for name in [f"{language}/{JUDGE_SYSTEM}" for language in PAPER_LANGUAGES if f"{language}/{JUDGE}" in files]:
+        if prompts.judge_system is None:
+            pack[name] = (CONFIGS / "prompts" / "esc_eval" / name).read_bytes()
+        else:
+            files[name] = prompts.judge_system
+    return pack_of(files) | pack if files else {}
 
 
-def language_of(text: str) -> Language:
+def _language_of(text: str) -> Language:
     return "zh" if re.search(r"[\u4e00-\u9fff]", text) else "en"
 
 
-# --- python to texts --------------------------------------------------------------------------------------------------------
-
-
 def _parts(node: ast.expr) -> list[TextPart]:
-    """A text expression (constants, +, f-strings, str.format) as constants and the expressions between them, in order."""
+    """A sum of texts as constants and the expressions between them, in order."""
     match node:
         case ast.Constant(value=str(text)):
             return [text]
         case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _joined([*_parts(left), *_parts(right)])
-        case ast.JoinedStr(values=values):
-            return _joined([part for value in values for part in _parts(value)])
-        case ast.FormattedValue(value=value):
-            return [value]
-        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format"), args=args, keywords=keywords):
-            return _formatted(text, args, {word.arg: word.value for word in keywords if word.arg}) or [node]
+            first, second = _parts(left), _parts(right)
+            if isinstance(first[-1], str) and isinstance(second[0], str):
+                return [*first[:-1], first[-1] + second[0], *second[1:]]
+            return first + second
     return [node]
-
-
-def _formatted(text: str, args: Sequence[ast.expr], named: dict[str, ast.expr]) -> list[TextPart]:
-    """`text.format(…)`; nothing when its fields and arguments do not match."""
-    parts: list[TextPart] = []
-    auto = iter(args)
-    try:
-        for literal, name, _, _ in string.Formatter().parse(text):
-            parts.append(literal)
-            if name is not None:
-                parts.append(next(auto) if not name else args[int(name)] if name.isdigit() else named[name])
-    except (ValueError, KeyError, IndexError, StopIteration):
-        return []
-    return _joined(parts)
-
-
-def _joined(parts: Sequence[TextPart]) -> list[TextPart]:
-    result: list[TextPart] = []
-    for part in parts:
-        if isinstance(part, str) and result and isinstance(result[-1], str):
-            result[-1] += part
-        elif part != "":
-            result.append(part)
-    return result
-
-
-def _assignments(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            yield node.targets[0].id, node.value
 
 
 # --- the seeker's script ----------------------------------------------------------------------------------------------------
 
 
 def _find_seeker(tree: ast.AST, path: Path, prompts: PublishedPrompts) -> None:
-    has_seeker = False
-    for _, value in _assignments(tree):
-        parts = _parts(value)
-        cards = [part for part in parts if isinstance(part, ast.Subscript) and getattr(part.slice, "value", None) == "base"]
-        if not cards:
-            continue
-        texts = [part for part in parts if isinstance(part, str)]
-        if len(cards) != 1 or len(texts) + 1 != len(parts) or not texts:
-            prompts.problems.append(f"{path}:{value.lineno}: a text around the role card of unknown form")
-            continue
-        has_seeker = True
-        language = language_of("".join(texts))
-        headings, nothing = _CARD[language]
-        values = [f"(card.{name} or {quoted(nothing)})" for name in ("age", "gender", "occupation")] + ["card.problem"]
-        lines = (f"{quoted(heading)} ~ {value}" for heading, value in zip(headings, values, strict=True))
-        newline = f" ~ {quoted(chr(10))} ~ "
-        # A published card is used word for word: it writes "not mentioned" in two ways, which its fields do not keep.
-        card = f"{{{{ card.text or ({newline.join(lines)}) }}}}"
-        prompts.seeker.setdefault(language, "".join(escaped(part) if isinstance(part, str) else card for part in parts))
-    if has_seeker:
-        prompts.seeker_script = prompts.seeker_script or path
+    for node in ast.walk(tree):
+        match _parts(node.value) if isinstance(node, ast.Assign) else []:
+            case [str(before), ast.Subscript(slice=ast.Constant(value="base")), str(after)]:
+                language = _language_of(before + after)
+                template = escaped(before) + _card(language) + escaped(after)
+                prompts.files.setdefault(f"{language}/{SEEKER}", template)
+                prompts.seeker_script = prompts.seeker_script or path
+    if prompts.seeker_script == path:
         for text in _messages(tree, "user"):
-            prompts.greeting.setdefault(language_of(text), escaped(text))
-        messages = sorted(set(_messages(tree, "system")))
-        if len(messages) > 1:
-            shown = ", ".join(map(repr, messages))[:200]
-            prompts.problems.append(f"{path}: supporters have different system messages: {shown}")
-        elif messages and prompts.supporter is None:
-            prompts.supporter = escaped(messages[0])
+            prompts.files.setdefault(f"{_language_of(text)}/{GREETING}", escaped(text))
+        for text in _messages(tree, "system"):
+            for language in PAPER_LANGUAGES:
+                prompts.files.setdefault(f"{language}/{SUPPORTER_PAPER}", escaped(text))
+
+
+def _card(language: Language) -> str:
+    """The card in a template. A published card is used word for word: it writes "not mentioned" in two ways, which its fields
+    do not keep."""
+    headings, nothing = _CARD[language]
+    values = [f"(card.{name} or {quoted(nothing)})" for name in ("age", "gender", "occupation")] + ["card.problem"]
+    lines = (f"{quoted(heading)} ~ {value}" for heading, value in zip(headings, values, strict=True))
+    newline = f" ~ {quoted(chr(10))} ~ "
+    return f"{{{{ card.text or ({newline.join(lines)}) }}}}"
 
 
 def _messages(tree: ast.AST, role: str) -> Iterator[str]:
     """Texts of constant messages {"role": ROLE, "content": "…"}."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Dict):
-            message = {
-                key.value: value.value
-                for key, value in zip(node.keys, node.values, strict=True)
-                if isinstance(key, ast.Constant) and isinstance(value, ast.Constant)
-            }
-            text = message.get("content")
-            if message.get("role") == role and isinstance(text, str):
+        match node:
+            case ast.Dict(
+                keys=[ast.Constant(value="role"), ast.Constant(value="content")],
+                values=[ast.Constant(value=speaker), ast.Constant(value=str(text))],
+            ) if speaker == role:
                 yield text
 
 
@@ -216,87 +145,47 @@ def _messages(tree: ast.AST, role: str) -> Iterator[str]:
 
 
 def _find_judge(tree: ast.AST, path: Path, prompts: PublishedPrompts) -> None:
-    assigned = list(_assignments(tree))
-    lists = {name: texts for name, value in assigned if (texts := _texts(value)) and len(texts) == len(DIMENSIONS)}
+    lists: dict[str, list[str]] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.List(elts=items)) if len(items) == len(DIMENSIONS):
+                lists[name] = [item.value for item in items if isinstance(item, ast.Constant)]
     keys = next((texts for texts in lists.values() if set(texts) == set(DIMENSIONS)), None)
-    if keys is None:
+    rules = {name[-2:].lower(): texts for name, texts in lists.items() if name.endswith(("_EN", "_ZH"))}
+    words = next((texts for name, texts in lists.items() if texts != keys and not name.endswith(("_EN", "_ZH"))), None)
+    if keys is None or words is None:
         return
-    aliases: dict[str, list[str]] = {name: [name] for name in lists}
-    for name, value in assigned:
-        if isinstance(value, ast.Name) and value.id in lists:
-            aliases.setdefault(name, []).append(value.id)
-    for node in ast.walk(tree):  # `for i, word in enumerate(words)`, `for word in words`
-        if isinstance(node, ast.For):
-            looped = [n.id for n in ast.walk(node.iter) if isinstance(n, ast.Name) and n.id in lists]
-            targets = [n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)]
-            if looped and targets:
-                aliases.setdefault(targets[-1], looped)
-    for parts in _sums(tree):
-        pieces = [aliases.get(_base(part), []) if isinstance(part, ast.expr) else None for part in parts]
-        if not any(pieces):
-            continue
-        if pieces.count([]) != 1:
-            prompts.problems.append(f"{path}: the judge's message has an unknown form")
-            continue
-        rules = max((names for names in pieces if names), key=lambda names: sum(map(len, lists[names[0]])))
-        prompts.judge_script = prompts.judge_script or path
-        for name in rules:
-            language = _SUFFIX.get(re.split(r"[_\W]+", name)[-1].lower()) or language_of("".join(lists[name]))
-            judge = _judge(parts, pieces, rules, dict(zip(keys, lists[name], strict=True)), keys, lists)
-            prompts.judge.setdefault(language, judge)
+    parts = _judge_message(tree)
+    kinds = [type(part) for part in parts if isinstance(part, ast.expr)]
+    if kinds != [ast.Subscript, ast.Call, ast.Name]:
+        prompts.problems.append(f"{path}: the judge's message has an unknown form")
+        return
+    named = ", ".join(f"{quoted(DIMENSIONS[key])}: {quoted(word)}" for key, word in zip(keys, words, strict=True))
+    forms = {
+        ast.Subscript: '{%+ include "_rules_" ~ dimension.key ~ ".j2" +%}',  # + keeps the white space around
+        ast.Call: "{{ transcript | trim }}",
+        ast.Name: f"{{{{ {{{named}}}[dimension.key] }}}}",
+    }
+    template = "".join(escaped(part) if isinstance(part, str) else forms[type(part)] for part in parts)
+    prompts.judge_script = prompts.judge_script or path
+    for language, texts in rules.items():
+        prompts.files.setdefault(f"{language}/{JUDGE}", template)
+        for key, text in zip(keys, texts, strict=True):
+            prompts.files.setdefault(f"{language}/_rules_{DIMENSIONS[key]}.j2", escaped(text))
 
 
-def _texts(node: ast.expr) -> list[str]:
-    """The texts of a list of constant texts; empty for anything else."""
-    if not isinstance(node, ast.List | ast.Tuple):
-        return []
-    items = [_parts(item) for item in node.elts]
-    return [item[0] for item in items if len(item) == 1 and isinstance(item[0], str)] if all(items) else []
-
-
-def _sums(tree: ast.AST) -> Iterator[list[TextPart]]:
-    """Every assigned text with the parts that `+=` adds to it later in the same block."""
-    blocks: Iterator[Any] = (getattr(node, name, []) for node in ast.walk(tree) for name in ("body", "orelse", "finalbody"))
-    for block in blocks:
-        for position, statement in enumerate(block if isinstance(block, list) else []):
-            if not (isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)):
-                continue
-            parts = _parts(statement.value)
-            for later in block[position + 1 :]:
-                if isinstance(later, ast.AugAssign) and isinstance(later.op, ast.Add) and isinstance(later.target, ast.Name):
-                    parts += _parts(later.value) if later.target.id == statement.targets[0].id else []
-            if len(parts) > 1:
-                yield _joined(parts)
-
-
-def _base(node: ast.expr) -> str:
-    """The variable in an expression: `rules` in `rules[i]`, `dialogue` in `dialogue.strip()`."""
-    while isinstance(node, ast.Subscript | ast.Attribute | ast.Call):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _judge(
-    parts: Sequence[TextPart],
-    pieces: Sequence[list[str] | None],
-    rules: list[str],
-    texts: dict[str, str],
-    keys: Sequence[str],
-    lists: dict[str, list[str]],
-) -> JudgePrompt:
-    """The template, which includes the rules by the dimension's key and looks up its published name."""
-    out = []
-    for part, names in zip(parts, pieces, strict=True):
-        if isinstance(part, str):
-            out.append(escaped(part))
-        elif names == rules:
-            out.append('{%+ include "_rules_" ~ dimension.key ~ ".j2" +%}')  # + keeps the white space around
-        elif names:
-            words = {DIMENSIONS[key]: word for key, word in zip(keys, lists[names[0]], strict=True)}
-            out.append(f"{{{{ {{{', '.join(f'{quoted(k)}: {quoted(w)}' for k, w in words.items())}}}[dimension.key] }}}}")
-        else:
-            out.append("{{ transcript | trim }}" if isinstance(part, ast.Call) else "{{ transcript }}")
-    return JudgePrompt("".join(out), {DIMENSIONS[key]: escaped(text) for key, text in texts.items()})
+def _judge_message(tree: ast.AST) -> list[TextPart]:
+    """The sum that begins with an item of a list, and what is added to it later."""
+    message, name = list[TextPart](), ""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=target)], value=ast.BinOp() as value):
+                parts = _parts(value)
+                if isinstance(parts[0], ast.Subscript):
+                    message, name = parts, target
+            case ast.AugAssign(target=ast.Name(id=target), value=value) if target == name:
+                message += _parts(value)
+    return message
 
 
 # --- InternLM2's code -------------------------------------------------------------------------------------------------------

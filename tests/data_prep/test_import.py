@@ -29,7 +29,6 @@ from data_prep.published.prompts import find_prompts
 from evalsuite.papers.esc_eval import EscEval
 from tests.published_clone import (
     EVALUATE,
-    FILLED_IN,
     HELLO,
     INTERNLM2,
     INTERNLM2_SYSTEM,
@@ -95,9 +94,8 @@ def test_cards_dialogues_and_scores(run: Run, clone: Path) -> None:
     assert len(json.loads((out / "manifest.json").read_text())["inputs"]) == 10
 
 
-@pytest.mark.parametrize("message", [SUMMED, FILLED_IN])
-def test_prompts_come_out_as_the_scripts_would_build_them(run: Run, clone: Path, message: str) -> None:
-    (clone / "score.py").write_text(score_script(message, POISON))
+def test_prompts_come_out_as_the_scripts_would_build_them(run: Run, clone: Path) -> None:
+    (clone / "score.py").write_text(score_script(more=POISON))
     assert "not compared with the published scripts: score.py: it ends at once" in run()
     assert not (clone.parent / "ran").exists()
     pack = PromptPack(f"{clone.parent}/out/prompts")
@@ -156,10 +154,10 @@ def test_a_pack_that_no_import_is_remembered_of_is_not_touched(run: Run, clone: 
 
 def test_what_is_missing_is_told_and_the_rest_imported(run: Run, clone: Path) -> None:
     gone = {
-        "data/card_high_ch.json": "card_high_zh.json",
-        "data/test_en.json": "test_en.json",
+        "data/card_high_ch.json": "high cards in zh",
+        "data/test_en.json": "test cards in en",
         "result/2024-01-02/Model_A_zh.json": "result files in zh",
-        "score/Model_A_en.json": "scores of Model_A_en",
+        "score/Model_A_en.json": "score files in en",
         "evaluate.py": "greeting (en) in the scripts",
         "score.py": "judge's message (zh) in the scripts",
     }
@@ -225,7 +223,6 @@ def test_two_files_of_one_name_and_folders_without_any(run: Run, clone: Path, tm
         ("def broken(:\n", "not readable as python"),
         ("x = 'a\x00b'\n", "not readable as python"),
         (f"x = {' + '.join(['a'] * 1_200)}\n", "not readable as python"),  # the parser takes it, whoever walks down it does not
-        ("prompt = start + card['base'] + 'and so on'\n", "around the role card of unknown form"),
         (score_script(SUMMED.replace("chat.strip()", "chat.strip() + more")), "the judge's message has an unknown form"),
     ],
 )
@@ -233,7 +230,7 @@ def test_scripts_of_another_shape_are_told(tmp_path: Path, source: str, problem:
     (tmp_path / "x.py").write_text(source)
     found = find_prompts([tmp_path / "x.py"])
     assert len(found.problems) == 1 and problem in found.problems[0] and "x.py" in found.problems[0]
-    assert not found.seeker and not found.judge
+    assert not found.files
 
 
 @pytest.mark.parametrize(
