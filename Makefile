@@ -175,7 +175,7 @@ demo-served:  ## Run demo-cards and demo-run in parallel, which fills the server
 	@$(MAKE) --no-print-directory demo-cards > $(DATA)/cards.log 2>&1 & cards=$$!; \
 	$(MAKE) --no-print-directory demo-run; code=$$?; \
 	wait $$cards || { cat $(DATA)/cards.log; exit 1; }; \
-	echo "data and cards: $(DATA)/data.log, $(DATA)/cards.log, $(DATA)/cards.html"; exit $$code
+	echo "data and cards: $(DATA)/data.log, $(DATA)/cards.log"; exit $$code
 
 demo-run:  ## Play and score the demo's dialogues, with models that are already served (SERVE_URL_…)
 	$(BIN)/esc-eval run --config configs/eval/demo.yaml --set endpoints.embedded=$(SERVE_URL_EMBEDDED) \
@@ -202,7 +202,7 @@ demo-data: setup  ## Prepare data from the bundled samples without a model: role
 demo-cards:  ## Make role cards with a model that is already served (SERVE_URL_EMBEDDED)
 	$(PREP) cards extract --source bundled_support=$(SAMPLES) --limit 2 $(ASK) --out $(DATA)/extract
 	$(PREP) cards label --cards $(DATA)/extract/cards.jsonl $(ASK) --out $(DATA)/label
-	$(PREP) check $(DATA)/label/cards.jsonl --out $(DATA)/cards
+	$(PREP) check $(DATA)/label/cards.jsonl
 
 train-role-cpu: setup  ## Train the embedded seeker on ESConv (ESCONV=its folder) and compare it with its base: 25 to 55 minutes
 	@test -d "$(ESCONV)" || { echo "error: give ESConv's folder: make train-role-cpu ESCONV=DIR (train.jsonl, valid.jsonl)" >&2; exit 2; }

@@ -13,7 +13,7 @@ import pytest
 
 from core.rubrics import load_rubric
 from core.specs import load_spec, model_names
-from data_prep.scores.annotation import write_guide
+from data_prep.scores.annotation import ScoreSheets
 from docs.paper_items import BEGIN, DOCUMENT, END, page, papers
 from evalsuite.papers.feel.panel import load_feel_config
 from evalsuite.papers.reported.tables import load_reported
@@ -88,7 +88,7 @@ def test_the_papers_symbols_are_led_to_what_is_here() -> None:
 
 def test_the_guide_of_feels_annotators_has_an_example_scored_on_every_aspect_and_no_judge_sees_it(tmp_path: Path) -> None:
     rubric = load_rubric("feel")
-    write_guide(tmp_path / "guide.txt", rubric, ["en", "zh"])
+    ScoreSheets([], rubric).write_guide(tmp_path / "guide.txt", ["en", "zh"])
     guide = (tmp_path / "guide.txt").read_text(encoding="utf-8")
     assert set(rubric.example) == {"en", "zh"} and "example" not in rubric.model_dump()
     for language, text in rubric.example.items():

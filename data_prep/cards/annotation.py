@@ -39,30 +39,27 @@ class Mark:
 
 @dataclass(frozen=True)
 class AnnotationOutcome:
-    """The result of the rules for one card. `open` names what waits for a third person: quality, category, or both. `unused`
-    names answers of the third person that the rules did not ask for; they are ignored."""
+    """The result of the rules for one card. `open` names what waits for a third person: quality, category, or both. Answers
+    of the third person that the rules did not ask for are ignored."""
 
     state: Literal["kept", "dropped", "open"]
     quality: Quality | None = None
     category: Path3 | None = None
     open: tuple[str, ...] = ()
-    unused: tuple[str, ...] = ()
 
 
 def settle(first: Mark, second: Mark, third: Mark = Mark(), mode: Mode = "native") -> AnnotationOutcome:
     """The rules above for one card. Raises `ValueError` if the third person, who chooses high or middle, says invalid."""
-    answered = {name for name in ("quality", "category") if getattr(third, name) is not None}
     if "invalid" in (first.quality, second.quality):
-        return AnnotationOutcome("dropped", "invalid", unused=tuple(sorted(answered)))
+        return AnnotationOutcome("dropped", "invalid")
     disputed = questions(first, second)
     if "quality" in disputed and third.quality == "invalid":
         raise ValueError("the third person decides between high and middle; only the two workers can call a card invalid")
     agreed = "middle" if mode == "paper" else first.quality
     quality = third.quality if "quality" in disputed else agreed
     category = third.category if "category" in disputed else first.category
-    waiting = tuple(name for name in disputed if name not in answered)
-    unused = tuple(sorted(answered - set(disputed)))
-    return AnnotationOutcome("open" if waiting else "kept", quality, category, waiting, unused)
+    waiting = tuple(name for name in disputed if getattr(third, name) is None)
+    return AnnotationOutcome("open" if waiting else "kept", quality, category, waiting)
 
 
 def questions(first: Mark, second: Mark) -> tuple[str, ...]:

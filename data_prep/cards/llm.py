@@ -61,50 +61,45 @@ class Prompt:
     regex: str | None = None
 
 
-class Asker:
-    """Asks one model about items, cards or seeds by their ids. Replies may have `tokens` tokens, or more if the model's spec
-    allows it; `unit` is what the progress line counts."""
-
-    def __init__(self, batch: Batch, tokens: int = CARD_TOKENS, unit: str = "cards") -> None:
-        self._batch, self._tokens, self._unit = batch, tokens, unit
-
-    def ask(self, prompts: Mapping[str, Prompt], step: str, temperature: float = 0.0) -> dict[str, Reply | Unread]:
-        """A reply, or the reason why there is none, for every prompt by its id. A rerun asks only what is missing."""
-        spec = self._batch.spec
-        limits = {"temperature": temperature, "max_tokens": max(self._tokens, spec.sampling.max_tokens)}
-        questions = [
-            Question(
-                [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.text}],
-                sample={"item": key, "step": step},
-                sampling=spec.sampling.model_copy(update=limits),
-                served_name=spec.served_name(),
-                purpose="extraction",
-                choices=prompt.choices,
-                regex=prompt.regex,
-                logprobs=prompt.choices is not None,
-            )
-            for key, prompt in prompts.items()
-        ]
-        answers: dict[str, Reply | Unread] = {}
-        for key, reply in zip(prompts, self._batch.ask(questions, self._unit) if questions else [], strict=True):
-            if isinstance(reply, Unanswered):
-                raw = str(reply) if reply.outcome == "rejected" else ""
-                answers[key] = _unread(key, step, UNANSWERED[reply.outcome], raw)
-            elif reply.finish_reason == "context_overflow":
-                answers[key] = _unread(key, step, "context overflow")
-            else:
-                answers[key] = _unread(key, step, "refused", reply.text) if reply.refused else reply
-        return answers
-
-
-def _parsed(
-    answers: Mapping[str, Reply | Unread], steps: Mapping[str, BuildStep], read: Callable[[str, Reply], T | Unread]
+def ask(
+    batch: Batch,
+    prompts: Mapping[str, Prompt],
+    name: str,
+    steps: Mapping[str, BuildStep],
+    read: Callable[[str, Reply], T | Unread],
+    temperature: float = 0.0,
+    tokens: int = CARD_TOKENS,
+    unit: str = "cards",
 ) -> tuple[dict[str, T], list[Unread]]:
-    """The answers' values as `read` parses them, by key, and the unreadable ones; each counts in the step of its key."""
+    """Ask about items, cards or seeds by their ids. Returns the values that `read` makes of the replies, by id, and the calls
+    without a value; each counts in the step of its id. A rerun asks only what is missing. Replies may have `tokens` tokens, or
+    more if the model's spec allows it; `unit` is what the progress line counts."""
+    spec = batch.spec
+    limits = {"temperature": temperature, "max_tokens": max(tokens, spec.sampling.max_tokens)}
+    questions = [
+        Question(
+            [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.text}],
+            sample={"item": key, "step": name},
+            sampling=spec.sampling.model_copy(update=limits),
+            served_name=spec.served_name(),
+            purpose="extraction",
+            choices=prompt.choices,
+            regex=prompt.regex,
+            logprobs=prompt.choices is not None,
+        )
+        for key, prompt in prompts.items()
+    ]
     values: dict[str, T] = {}
     unread: list[Unread] = []
-    for key, answer in answers.items():
-        value = answer if isinstance(answer, Unread) else read(key, answer)
+    for key, reply in zip(prompts, batch.ask(questions, unit) if questions else [], strict=True):
+        value: T | Unread
+        if isinstance(reply, Unanswered):
+            raw = str(reply) if reply.outcome == "rejected" else ""
+            value = _unread(key, name, UNANSWERED[reply.outcome], raw)
+        elif reply.finish_reason == "context_overflow":
+            value = _unread(key, name, "context overflow")
+        else:
+            value = _unread(key, name, "refused", reply.text) if reply.refused else read(key, reply)
         steps[key].taken += 1
         if isinstance(value, Unread):
             steps[key].drop(value.reason, key)
@@ -123,13 +118,13 @@ def _unread(key: str, step: str, reason: str, raw: str = "") -> Unread:
 
 
 def extract(
-    items: Sequence[SupportDialogue | Post], asker: Asker, steps: Mapping[Language, BuildStep]
+    items: Sequence[SupportDialogue | Post], batch: Batch, steps: Mapping[Language, BuildStep]
 ) -> tuple[list[RoleCard], list[Unread]]:
     """A card for every item whose reply can be read, in the items' order; one prompt for posts, another for dialogues."""
     by_id = {item.id: item for item in items}
-    answers = asker.ask({key: extraction_prompt(item) for key, item in by_id.items()}, "extract")
+    prompts = {key: extraction_prompt(item) for key, item in by_id.items()}
     steps_of = {key: steps[item.language] for key, item in by_id.items()}
-    cards, unread = _parsed(answers, steps_of, lambda key, reply: read_card(by_id[key], reply))
+    cards, unread = ask(batch, prompts, "extract", steps_of, lambda key, reply: read_card(by_id[key], reply))
     return list(cards.values()), unread
 
 
@@ -178,35 +173,28 @@ def read_card(item: SupportDialogue | Post, reply: Reply) -> RoleCard | Unread:
 
 
 def filter_cards(
-    cards: Sequence[RoleCard], asker: Asker, steps: Mapping[Language, BuildStep]
+    cards: Sequence[RoleCard], batch: Batch, steps: Mapping[Language, BuildStep]
 ) -> tuple[list[RoleCard], list[RoleCard], list[Verdict], list[Unread]]:
     """Cards kept and dropped (figure 8: feelings without an event), all verdicts, and cards without a readable verdict. The
     last count as drops of their step until a rerun or a person decides."""
-    choices = ("0", "1")
-    answers = asker.ask({card.id: _choice_prompt(card, "filter", choices) for card in cards}, "filter")
-    kept: list[RoleCard] = []
-    dropped: list[RoleCard] = []
-    verdicts, unread = [], []
-    faults: dict[str, str | None] = {}
-    for card in cards:
-        answer = answers[card.id]
-        choice = answer if isinstance(answer, Unread) else read_choice(answer, choices, card.id, "filter")
+    by_id, choices = {card.id: card for card in cards}, ("0", "1")
+    verdicts: list[Verdict] = []
+
+    def read(key: str, reply: Reply) -> RoleCard | Unread:
+        choice = read_choice(reply, choices, key, "filter")
         if isinstance(choice, Unread):
-            faults[card.id] = choice.reason
-            unread.append(choice)
-        else:
-            assert isinstance(answer, Reply)
-            keep = choice == "1"
-            faults[card.id] = None if keep else NO_EVENT
-            (kept if keep else dropped).append(card)
-            verdicts.append(Verdict(card_id=card.id, keep=keep, probability=probability(answer, "1", choices)))
-    for language, step in steps.items():
-        step.sieve([card for card in cards if card.language == language], lambda card: faults[card.id])
-    return kept, dropped, verdicts, unread
+            return choice
+        verdicts.append(Verdict(card_id=key, keep=choice == "1", probability=probability(reply, "1", choices)))
+        return by_id[key] if choice == "1" else _unread(key, "filter", NO_EVENT)
+
+    prompts = {key: _choice_prompt(card, "filter", choices) for key, card in by_id.items()}
+    kept, lost = ask(batch, prompts, "filter", {key: steps[card.language] for key, card in by_id.items()}, read)
+    dropped = [by_id[reply.id] for reply in lost if reply.reason == NO_EVENT]
+    return list(kept.values()), dropped, verdicts, [reply for reply in lost if reply.reason != NO_EVENT]
 
 
 def categorise(
-    cards: Sequence[RoleCard], taxonomy: Taxonomy, asker: Asker, steps: Mapping[int, BuildStep]
+    cards: Sequence[RoleCard], taxonomy: Taxonomy, batch: Batch, steps: Mapping[int, BuildStep]
 ) -> tuple[list[RoleCard], list[Unread]]:
     """Every card with its path of three levels: one question for level 1, one for level 3 among its leaves (figure 4). A card
     with an unreadable answer keeps its earlier category (often none) and is among the unread. `steps` are those of levels 1 and
@@ -215,14 +203,16 @@ def categorise(
 
     def choose(options: Mapping[str, Sequence[Labelled]], level: int) -> dict[str, int]:
         """The index (from 0) of the option chosen for every card, by its id."""
-        numbers = {key: tuple(str(number) for number, _ in enumerate(offered, start=1)) for key, offered in options.items()}
+        numbers = {key: tuple(map(str, range(1, len(offered) + 1))) for key, offered in options.items()}
         prompts = {}
         for card in (card for card in cards if card.id in options):
             labels = [option.label(card.language) for option in options[card.id]]
             prompts[card.id] = _choice_prompt(card, "categorise", numbers[card.id], options=labels)
         name = f"level {level}"
-        chosen, unreadable = _parsed(
-            asker.ask(prompts, name),
+        chosen, unreadable = ask(
+            batch,
+            prompts,
+            name,
             dict.fromkeys(prompts, steps[level]),
             lambda key, reply: read_choice(reply, numbers[key], key, name),
         )

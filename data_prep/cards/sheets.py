@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from core.errors import UserError, clean, near, need_modules
-from core.files import atomic_path
+from core.files import sha256_file, write_bytes
+from core.ledger import Build
 from core.people_tables import Faults, changed_cell, shortened, table_lines
 from core.tables import FORMULA_STARTS, guarded
 
@@ -69,8 +70,7 @@ def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, st
     writer = csv.writer(text)
     writer.writerow(columns)
     writer.writerows([guarded(_plain(row.get(column, ""))) for column in columns] for row in rows)
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(text.getvalue().encode("utf-8-sig"))
+    write_bytes(path, text.getvalue().encode("utf-8-sig"))
 
 
 def write_xlsx(
@@ -123,8 +123,7 @@ def write_xlsx(
             if name == "docProps/core.xml":
                 content = _CLOCK.sub(rb"\g<1>2000-01-01T00:00:00Z", content)
             new.writestr(zipfile.ZipInfo(name, (2000, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(result.getvalue())
+    write_bytes(path, result.getvalue())
 
 
 def write_both(
@@ -215,26 +214,10 @@ def _bare(text: str) -> str:
     return re.sub(r"[\s\ufffd]", "", _plain(text))
 
 
-def holds_answers(path: Path, layout: SheetLayout) -> bool:
-    """Whether a sheet has an answer in it, or cannot be read: then it must not be overwritten."""
-    if not path.exists():
-        return False
-    try:
-        rows = read_sheet(path, layout.sheet, layout.columns)
-    except UserError:
-        return True
-    return any(row.cells[name].strip() for row in rows for name in layout.answers)
-
-
-def refuse_to_overwrite(folder: Path, names: Sequence[str], layout: SheetLayout) -> None:
-    """Raise `UserError` if one of the sheets NAME.csv, NAME.xlsx in the folder holds answers."""
-    for path in (folder / f"{name}{suffix}" for name in names for suffix in (".csv", ".xlsx")):
-        if holds_answers(path, layout):
-            raise UserError(f"{path} holds answers and would be overwritten: move it, or choose another --out")
-
-
-def remove_unanswered(folder: Path, name: str, layout: SheetLayout) -> None:
-    """Remove NAME.csv and NAME.xlsx of an earlier run that nobody has filled in: their questions are settled by now."""
-    for path in (folder / f"{name}.csv", folder / f"{name}.xlsx"):
-        if path.exists() and not holds_answers(path, layout):
-            path.unlink()
+def refuse_to_overwrite(build: Build, names: Sequence[str]) -> None:
+    """Raise `UserError` if one of the sheets NAME.csv, NAME.xlsx is there already and not as this command wrote it before: it
+    may hold answers."""
+    written = build.earlier().get("outputs", {})
+    for path in (build.out / f"{name}{suffix}" for name in names for suffix in (".csv", ".xlsx")):
+        if path.exists() and sha256_file(path) != written.get(path.name, {}).get("sha256"):
+            raise UserError(f"{path} may hold answers and would be overwritten: move it, or choose another --out")

@@ -1,12 +1,10 @@
-"""Statistics of role cards as in the paper: counts per stage (table 6) and category (table 9), and the distribution (figure 5),
-as tables, on the console, and as one HTML file that needs no network.
+"""Statistics of role cards as in the paper: counts per stage (table 6) and category (table 9), and the distribution (figure 5).
 
 The stages of a card file are read from the manifests beside it and beside the files that it was made from.
 """
 
 from __future__ import annotations
 
-import html
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,12 +12,11 @@ from itertools import product
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.text import Text
 
-from core import page
-from core.files import explain, read_bytes, sha256_file, write_text
+from core.errors import UserError
+from core.files import read_object, sha256_file
 from core.languages import PAPER_LANGUAGES, in_order, name_of
 from core.records import Language, RoleCard
 from core.tables import Cell, Table
@@ -42,25 +39,7 @@ NOTES9 = (
     "The paper's text speaks of 37 categories; its table 9 has 35 rows, and they account for every card, so these are used.",
     "Ten High cells are lost in print (a dash, also in their sums). The printed ones sum to 374; 655 in all leave 281.",
 )
-TEMPLATES = Path(__file__).parent
 NO_CATEGORY, OUTSIDE = "no category", "outside the taxonomy"
-
-
-class _Output(BaseModel):
-    sha256: str
-
-
-class _StatsRow(BaseModel):
-    step: str
-    out: int
-
-
-class _Manifest(BaseModel):
-    """The fields that are read of a manifest by `ledger.Build`; others are ignored."""
-
-    inputs: dict[str, object]
-    outputs: dict[str, _Output]
-    steps: list[_StatsRow]
 
 
 @dataclass
@@ -87,21 +66,22 @@ def stages_of(files: Sequence[Path]) -> StageCounts:
         if manifest_path in visited or not manifest_path.is_file():
             continue
         try:
-            manifest = _Manifest.model_validate_json(read_bytes(manifest_path, "manifest"))
-        except ValidationError as error:
-            counts.notes.append(f"{manifest_path} is not a manifest of ours ({explain(error)}): its stages are not counted")
+            manifest = read_object(manifest_path, "a manifest")
+            inputs, outputs, steps = (manifest[name] for name in ("inputs", "outputs", "steps"))
+        except (UserError, KeyError):
+            counts.notes.append(f"{manifest_path} is not a manifest of ours: its stages are not counted")
             continue
-        if path.name not in manifest.outputs:
+        if path.name not in outputs:
             continue
         visited.add(manifest_path)
-        if path.is_file() and manifest.outputs[path.name].sha256 != sha256_file(path):
+        if path.is_file() and outputs[path.name]["sha256"] != sha256_file(path):
             counts.notes.append(f"{path} changed after its manifest was written: its stages are not counted")
             continue
-        for row in manifest.steps:  # steps named `STAGE LANGUAGE` are what the cards commands write
+        for row in steps:  # steps named `STAGE LANGUAGE` are what the cards commands write
             for stage, language in product(STAGES, PAPER_LANGUAGES):
-                if row.step == f"{stage} {language}":
-                    counts.counts[stage, language] += row.out
-        for name in map(Path, manifest.inputs):
+                if row["step"] == f"{stage} {language}":
+                    counts.counts[stage, language] += row["out"]
+        for name in map(Path, inputs):
             if name.suffix == ".jsonl":  # relative to where the command ran, or to the folder above its output
                 pending.append((name if name.is_file() else manifest_path.parent.parent / name).resolve())
     return counts
@@ -182,26 +162,3 @@ def print_distribution(bars: Sequence[Bar], console: Console) -> None:
         blocks = "█" * max(1, round(width * bar.total / most))
         line = f"{bar.name:<{names}} {bar.total:>6} {100 * bar.total / total:5.1f} %  {blocks}"
         console.print(Text(line), no_wrap=True, crop=True)
-
-
-def write_figure(path: Path, bars: Sequence[Bar], tables: Sequence[Table], files: Sequence[str]) -> None:
-    """Write the page, with the tree as a plotly sunburst: a ring per level, each value including everything below it. All text
-    is escaped, and only the page's own scripts may run."""
-    # A place's id: the positions of its ancestors and itself among the bars, which no name can break.
-    position = {bar.place: number for number, bar in enumerate(bars)}
-    numbered = [[position[bar.place[:depth]] for depth in range(1, len(bar.place) + 1)] for bar in bars]
-    template = page.environment(TEMPLATES).get_template("card_stats.html.j2")
-    text = template.render(
-        files=files,
-        total=sum(bar.total for bar in bars if len(bar.place) == 1),
-        tables=tables,
-        data={
-            "ids": ["/".join(map(str, numbers)) for numbers in numbered],
-            "parents": ["/".join(map(str, numbers[:-1])) for numbers in numbered],
-            "labels": [html.escape(bar.place[-1]) for bar in bars],  # plotly reads tags in its labels
-            "values": [bar.total for bar in bars],
-            "branchvalues": "total",
-        },
-        scripts=page.scripts(TEMPLATES / "card_stats.js"),
-    )
-    write_text(path, text)

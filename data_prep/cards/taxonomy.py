@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from core.files import CONFIGS
 from core.languages import lineage
@@ -60,17 +59,6 @@ class Taxonomy(Settings):
     source: str
     categories: Annotated[tuple[Area, ...], Field(min_length=1)]
 
-    @model_validator(mode="after")
-    def _unique(self) -> Taxonomy:
-        nodes: list[Labelled] = []
-        for area in self.categories:
-            nodes += [area, *area.children, *(leaf for group in area.children for leaf in group.children)]
-        for names in ([node.en for node in nodes], [node.zh for node in nodes]):
-            doubled = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-            if doubled:
-                raise ValueError(f"categories: {doubled[0]!r} names two categories")
-        return self
-
     @cached_property
     def leaves(self) -> dict[Path3, Leaf]:
         """Every category of level 3 by its path, in the file's order (table 9's 35 rows)."""
@@ -82,6 +70,5 @@ class Taxonomy(Settings):
 
 
 @lru_cache
-def load_taxonomy(path: Path = CONFIGS / "taxonomy.yaml") -> Taxonomy:
-    """The bundled taxonomy, or your own in the same form; `UserError` names file, line and field."""
-    return read_yaml(path, Taxonomy, "taxonomy")
+def load_taxonomy() -> Taxonomy:
+    return read_yaml(CONFIGS / "taxonomy.yaml", Taxonomy, "taxonomy")

@@ -26,7 +26,6 @@ from data_prep.cards.sheets import (
     columns_of,
     read_filled,
     refuse_to_overwrite,
-    remove_unanswered,
     write_both,
 )
 from data_prep.cards.taxonomy import Taxonomy, load_taxonomy
@@ -44,9 +43,9 @@ _SEED = 0  # of the draws behind the intervals
 
 def export_marks(cards: Sequence[RoleCard], files: Sequence[Path], out: Path, seed: int) -> None:
     """Write one sheet for each of two workers, as CSV and XLSX, in an order of their own, and the rules as guide.txt."""
-    refuse_to_overwrite(out, _WORKERS, WORKERS_SHEET)
     taxonomy = load_taxonomy()
     build = Build(out, "sheet export", seed)
+    refuse_to_overwrite(build, _WORKERS)
     build.input(*files)
     build.step("cards on each sheet", len(cards))
     for worker in _WORKERS:
@@ -87,19 +86,15 @@ def import_marks(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Seque
         decisions |= marks
     outcomes = {id: settle(first[id], second[id], decisions.get(id, Mark()), mode) for id in loaded}
     waiting = [card for card in cards if outcomes[card.id].state == "open"]
-    if waiting:
-        refuse_to_overwrite(out, ["third"], THIRD_SHEET)
     pairs = [(first[id], second[id]) for id in loaded]
     agreed = agreement(pairs, _SEED)
     kept = [outcome.quality for outcome in outcomes.values() if outcome.state == "kept"]
     both_high = sum(a.quality == b.quality == "high" for a, b in pairs)  # where the two modes differ
-    unused = sorted(id for id, outcome in outcomes.items() if outcome.unused)
     build = Build(out, "sheet import", _SEED, {"mode": mode})
     build.figures = {
         "high": kept.count("high"),
         "middle": kept.count("middle"),
         "both_say_high": both_high,
-        "third_answers_not_asked_for": unused,
         "agreement": [asdict(row) for row in agreed],
     }
     build.input(*files, *workers, *third)
@@ -115,6 +110,7 @@ def import_marks(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Seque
         settled = [(card, outcome) for card in cards if (outcome := outcomes[card.id]).state == state]
         build.write(name, [card.model_copy(update={"quality": o.quality, "category": o.category}) for card, o in settled])
     if waiting:
+        refuse_to_overwrite(build, ["third"])
         rows = []
         for card in sorted(waiting, key=lambda card: card.language):
             row = _cells(card) | {"decide": "both" if len(outcomes[card.id].open) > 1 else outcomes[card.id].open[0]}
@@ -124,16 +120,12 @@ def import_marks(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Seque
             rows.append(row)
         write_sheet(build, "third", THIRD_SHEET, rows, QUALITIES[:2], taxonomy)
         console.print(f"{len(waiting)} cards wait for a third person: fill in {out}/third.csv or third.xlsx")
-    else:
-        remove_unanswered(out, "third", THIRD_SHEET)
     columns = ("Question", "Cards", "Equal", "Cohen's kappa", "Linear weights", "Krippendorff's alpha")
     figures = [(row.question, row.n, row.raw, row.kappa, row.kappa_linear, row.alpha) for row in agreed]
     notes = (f"Intervals over cards: 95 % {AGREEMENT}; of shares: {SMOOTHED}.",)
     to_console(Table("agreement", "Agreement of the two workers", columns, tuple(figures), notes), console)
     both = f"{both_high} cards that both workers call high are high in native mode, middle in paper mode"
     console.print(f"{mode} mode: {kept.count('high')} high, {kept.count('middle')} middle; {both}")
-    if unused:
-        console.print(f"ignored, as not asked for: the third person's answers on {len(unused)} cards ({', '.join(unused[:3])})")
     build.finish(console)
 
 

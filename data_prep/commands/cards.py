@@ -145,7 +145,7 @@ def extract(
         return
     settings["prompts"] = load_pack(card_llm.PACK).fingerprint()  # edited prompts give other cards
     with batch_of(model, out) as batch:
-        _finish(build, *card_llm.extract(items, card_llm.Asker(batch), steps))
+        _finish(build, *card_llm.extract(items, batch, steps))
 
 
 @app.command()
@@ -174,15 +174,14 @@ def label(
     build.input(cards)
     unread: list[card_llm.Unread] = []
     with batch_of(model, out) as batch:
-        asker = card_llm.Asker(batch)
         if only != "category":
             steps = steps_of(build, "filter", (card.language for card in kept))
-            kept, dropped, verdicts, unread = card_llm.filter_cards(kept, asker, steps)
+            kept, dropped, verdicts, unread = card_llm.filter_cards(kept, batch, steps)
             build.write(DROPPED, dropped)
             build.write("verdicts.jsonl", verdicts)
         if only != "event":
             levels = {level: build.step(f"level {level}") for level in (1, 3)}
-            kept, unsorted = card_llm.categorise(kept, load_taxonomy(), asker, levels)
+            kept, unsorted = card_llm.categorise(kept, load_taxonomy(), batch, levels)
             unread += unsorted
     _finish(build, kept, unread)
 

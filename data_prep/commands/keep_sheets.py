@@ -58,9 +58,7 @@ def export_profiles(profiles: Sequence[Profile], files: Sequence[Path], sample: 
 
 def import_cards(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Sequence[Path], out: Path) -> None:
     """Sheets and cards → OUT/cards.jsonl and dropped.jsonl. Raises `UserError` for a card without a decision."""
-    build = Build(out, "sheet import")
-    build.input(*files, *sheets)
-    keep = read_keep(sheets, CARD_SHEET, {card.id: card.problem for card in cards})
+    build, keep = _read(CARD_SHEET, {card.id: card.problem for card in cards}, files, sheets, out)
     if undecided := [card.id for card in cards if card.id not in keep]:
         listed = f"{', '.join(undecided[:3])} ({len(undecided)} cards without a decision)"
         raise UserError(f"{', '.join(map(str, sheets))}: card_id: no row for {listed}")
@@ -73,9 +71,8 @@ def import_cards(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Seque
 
 def import_profiles(profiles: Sequence[Profile], files: Sequence[Path], sheets: Sequence[Path], out: Path) -> None:
     """Sheets and profiles → OUT/profiles.jsonl without those that a person rejected."""
-    build = Build(out, "sheet import")
-    build.input(*files, *sheets)
-    keep = read_keep(sheets, PROFILE_SHEET, {profile.id: profile_text(profile, profile.language) for profile in profiles})
+    texts = {profile.id: profile_text(profile, profile.language) for profile in profiles}
+    build, keep = _read(PROFILE_SHEET, texts, files, sheets, out)
     inspected = [profile for profile in profiles if profile.id in keep]
     build.step("inspected").sieve(inspected, lambda profile: None if keep[profile.id] else _REJECTED)
     build.write("profiles.jsonl", [profile for profile in profiles if keep.get(profile.id, True)])
@@ -85,14 +82,22 @@ def import_profiles(profiles: Sequence[Profile], files: Sequence[Path], sheets: 
 def _write(
     layout: SheetLayout, rows: Sequence[Mapping[str, str]], rules: Sequence[str], files: Sequence[Path], out: Path, seed: int
 ) -> None:
-    refuse_to_overwrite(out, ["keep"], layout)
     build = Build(out, "sheet export", seed)
+    refuse_to_overwrite(build, ["keep"])
     build.input(*files)
     choices = [SheetChoice("keep", 0, len(rows) - 1, "rules!$A$2:$A$3")]
     extra = {"rules": [[line] for line in ("keep", "yes", "no", *rules)]}
     for name in write_both(build.folder, "keep", layout, rows, choices, extra):
         build.output(name, len(rows))
     build.finish(console)
+
+
+def _read(
+    layout: SheetLayout, texts: Mapping[str, str], files: Sequence[Path], sheets: Sequence[Path], out: Path
+) -> tuple[Build, dict[str, bool]]:
+    build = Build(out, "sheet import")
+    build.input(*files, *sheets)
+    return build, read_keep(sheets, layout, texts)
 
 
 def read_keep(paths: Sequence[Path], layout: SheetLayout, texts: Mapping[str, str]) -> dict[str, bool]:

@@ -19,9 +19,9 @@ from core.files import check_unique, explain, read_jsonl
 from core.languages import asked_in, of
 from core.ledger import BuildStep
 from core.prompts import load_pack
-from core.records import Identifier, Language, Name, Record, RoleCard
+from core.records import Identifier, Language, Name, Record
 from data_prep.cards import is_card_file, load_cards
-from data_prep.cards.llm import Asker, Prompt, Unread
+from data_prep.cards.llm import Prompt, Unread, ask
 from data_prep.profiles.record import (
     HEADINGS,
     LEVELS,
@@ -71,24 +71,20 @@ def build(
     drafts = {seed.id: draft(seed) for seed in seeds}
     rejected: list[Profile] = []
     unbuilt: list[Unread] = []
-    asker = Asker(batch, _TOKENS, "seeds")
     for name in STEPS:
-        step = steps[name]
-        prompts = {key: prompt(by_id[key], profile, name) for key, profile in drafts.items()}
-        for key, answer in asker.ask(prompts, name, 0.0 if name == "review" else TEMPERATURE).items():
-            step.taken += 1
-            profile = drafts[key]
-            result = answer if isinstance(answer, Unread) else read(by_id[key], profile, name, answer)
-            if isinstance(result, Profile):
-                step.kept += 1
-                drafts[key] = result
-                continue
-            step.drop(result.reason, key)
-            del drafts[key]
-            if result.reason == REJECTED:
-                rejected.append(profile)
-            else:
-                unbuilt.append(result)
+        before = drafts
+        drafts, failed = ask(
+            batch,
+            {key: prompt(by_id[key], profile, name) for key, profile in before.items()},
+            name,
+            dict.fromkeys(before, steps[name]),
+            lambda key, reply, name=name, before=before: read(by_id[key], before[key], name, reply),  # type: ignore[misc]
+            0.0 if name == "review" else TEMPERATURE,
+            _TOKENS,
+            "seeds",
+        )
+        rejected += [before[reply.id] for reply in failed if reply.reason == REJECTED]
+        unbuilt += [reply for reply in failed if reply.reason != REJECTED]
     return list(drafts.values()), rejected, unbuilt
 
 
@@ -122,16 +118,17 @@ def headings(step: StepName, language: Language) -> dict[str, str]:
 def read(seed: Seed, profile: Profile, step: StepName, reply: Reply) -> Profile | Unread:
     """The profile with what a step's reply adds, or the reason why the reply cannot be used."""
     text = reply.text.strip()
-    verdict = text.rstrip(".。")
     if reply.finish_reason == "length":
         reason = "cut off"
-    elif step == "review" and verdict != "1":
+    elif step == "review":
+        if (verdict := text.rstrip(".。")) == "1":
+            return profile
         reason = REJECTED if verdict == "0" else "unreadable"
     elif not text:
         reason = "empty"
     else:
         try:
-            return profile if step == "review" else _added(seed, profile, step, text)
+            return _added(seed, profile, step, text)
         except ValueError as error:
             reason = f"unreadable: {explain(error)}"
     return Unread(id=seed.id, step=step, reason=reason, raw=reply.text)
@@ -214,16 +211,11 @@ def load_seeds(path: Path) -> list[Seed]:
     """Seeds from role cards, or from a JSONL file of filled-in questionnaires (`Seed`s). Raises `UserError` with file, line and
     field, also for doubled ids."""
     if is_card_file(path):
-        return list(map(seed_of_card, load_cards(path)))
+        fields = {"id", "language", "age", "gender", "occupation", "problem"}
+        return [Seed(**card.model_dump(include=fields), source=ROLE_CARD) for card in load_cards(path)]
     seeds = read_jsonl(path, Seed, "questionnaire file")
     check_unique(path, (seed.id for seed in seeds), "seed ids")
     return seeds
-
-
-def seed_of_card(card: RoleCard) -> Seed:
-    """A role card as a seed, without preferences."""
-    fields = card.model_dump(include={"id", "language", "age", "gender", "occupation", "problem"})
-    return Seed(**fields, source=ROLE_CARD)
 
 
 def seed_text(seed: Seed) -> str:

@@ -6,11 +6,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import get_args
 
-from core import page
-from core.files import write_text
 from core.grouping import group_by
 from core.languages import PAPER_LANGUAGES, in_order
 from core.tables import Cell, Table
@@ -117,9 +114,3 @@ def _summary(profiles: Sequence[Profile], vocabulary: Vocabulary) -> Table:
         "Figure 8 also counts emotional states; here they are free text, which is not counted.",
     )
     return Table("profile-summary", "Profiles", ("", *_languages(profiles), "All", "Paper"), tuple(rows), notes)
-
-
-def write_page(path: Path, tables: Sequence[Table], gaps: Sequence[str], files: Sequence[str], total: int) -> None:
-    """Write the tables as one HTML file that needs no network and runs no script. All text in it is escaped."""
-    template = page.environment(Path(__file__).parent).get_template("profile_stats.html.j2")
-    write_text(path, template.render(tables=tables, gaps=gaps, files=files, total=total))

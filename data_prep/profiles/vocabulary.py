@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from core.files import CONFIGS
 from core.records import Language
@@ -51,18 +50,6 @@ class Vocabulary(Settings):
     age_groups: Annotated[tuple[AgeGroup, ...], Field(min_length=1)]
     occupations: tuple[Occupation, ...] = ()
 
-    @model_validator(mode="after")
-    def _sound(self) -> Vocabulary:
-        for name, items in (("scenarios", self.scenarios), ("age_groups", self.age_groups)):
-            keys = [item.key for item in items]
-            doubled = [key for key in dict.fromkeys(keys) if keys.count(key) > 1]
-            if doubled:
-                raise ValueError(f"{name}: {doubled[0]!r} occurs twice")
-        for before, after in zip(self.age_groups, self.age_groups[1:], strict=False):
-            if after.first != before.last + 1:
-                raise ValueError(f"age_groups: {after.key} has to begin at {before.last + 1}, after {before.key}")
-        return self
-
     @property
     def keys(self) -> list[str]:
         """The scenarios' keys, in the file's order."""
@@ -78,6 +65,5 @@ class Vocabulary(Settings):
 
 
 @lru_cache
-def load_vocabulary(path: Path = CONFIGS / "profiles" / "scenarios.yaml") -> Vocabulary:
-    """The bundled lists, or your own in the same form; `UserError` names file, line and field."""
-    return read_yaml(path, Vocabulary, "scenario list")
+def load_vocabulary() -> Vocabulary:
+    return read_yaml(CONFIGS / "profiles" / "scenarios.yaml", Vocabulary, "scenario list")

@@ -15,7 +15,7 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
 from operator import itemgetter
@@ -100,52 +100,132 @@ def check_names(annotators: Sequence[str], what: str) -> None:
         raise UserError(f"{what}: the same name twice")
 
 
-def write_sheet(
-    folder: Path, name: str, dialogues: Sequence[Dialogue], rubric: Rubric, played: Mapping[str, str] = {}
-) -> list[str]:
-    """Write NAME.csv and NAME.xlsx with empty answers; returns the two names. `played` says who the seekers are meant to be, if
-    the rubric rates them."""
-    rows = [row for dialogue in dialogues for row in _rows(dialogue, rubric, list(rubric.dimensions), played)]
-    return _write(folder, name, LAYOUT, rows, rubric, rubric.halves)
+@dataclass(frozen=True)
+class ScoreSheets:
+    """The sheets on which people score dialogues on a rubric. `played` says who the seekers are meant to be, if the rubric
+    rates them; `halves` whether scores between two levels are allowed (default: as the rubric says)."""
 
+    dialogues: Sequence[Dialogue]
+    rubric: Rubric
+    played: Texts = field(default_factory=dict)
+    halves: bool | None = None
 
-def write_review(
-    folder: Path,
-    dialogues: Sequence[Dialogue],
-    open_items: OpenItems,
-    scores: Sequence[HumanScore],
-    rubric: Rubric,
-    name: str = REVIEW,
-    halves: bool | None = None,
-    played: Mapping[str, str] = {},
-) -> list[str]:
-    """Write the open items, with the given scores (sorted, without names), to NAME.csv and NAME.xlsx; returns the two names.
-    `halves` says whether scores between two levels are allowed (default: as the rubric says). Rows are ordered by language and
-    a hash: the order of the records would reveal the supporters."""
-    groups = group_by(scores, lambda score: (score.dialogue_id, score.dimension))
-    given = {key: " / ".join(f"{value:g}" for value in sorted(score.value for score in group)) for key, group in groups.items()}
-    rows: list[dict[str, str]] = []
-    for dialogue in sorted(dialogues, key=lambda dialogue: (dialogue.language, digest(["review", dialogue.id]))):
-        if wanted := [key for key in rubric.dimensions if key in open_items.get(dialogue.id, ())]:
-            rows += _rows(dialogue, rubric, wanted, played, {key: given.get((dialogue.id, key), "") for key in wanted})
-    return _write(folder, name, REVIEW_LAYOUT, rows, rubric, rubric.halves if halves is None else halves)
+    def write(self, folder: Path, name: str, dialogues: Sequence[Dialogue]) -> list[str]:
+        """Write NAME.csv and NAME.xlsx about these dialogues, with empty answers; returns the two names."""
+        rows = [row for dialogue in dialogues for row in self._rows(dialogue, list(self.rubric.dimensions))]
+        return self._write(folder, name, LAYOUT, rows)
 
+    def write_review(self, folder: Path, open_items: OpenItems, scores: Sequence[HumanScore], name: str = REVIEW) -> list[str]:
+        """Write the open items, with the given scores (sorted, without names), to NAME.csv and NAME.xlsx; returns the two
+        names. Rows are ordered by language and a hash: the order of the records would reveal the supporters."""
+        groups = group_by(scores, lambda score: (score.dialogue_id, score.dimension))
+        given = {key: " / ".join(f"{value:g}" for value in sorted(s.value for s in group)) for key, group in groups.items()}
+        rows: list[dict[str, str]] = []
+        for dialogue in sorted(self.dialogues, key=lambda dialogue: (dialogue.language, digest(["review", dialogue.id]))):
+            if wanted := [key for key in self.rubric.dimensions if key in open_items.get(dialogue.id, ())]:
+                rows += self._rows(dialogue, wanted, {key: given.get((dialogue.id, key), "") for key in wanted})
+        return self._write(folder, name, REVIEW_LAYOUT, rows)
 
-def _rows(
-    dialogue: Dialogue, rubric: Rubric, dimensions: Sequence[str], played: Texts, given: Mapping[str, str] = {}
-) -> list[dict[str, str]]:
-    """A dialogue's rows: the seeker's part, every turn, every dimension with its rules. Rows are read back by their names."""
-    language, item = dialogue.language, item_of(dialogue)
-    rows = []
-    if text := played.get(dialogue.id):
-        rows.append({"row": f"{item} seeker", "who": of(_wording()["played"], language, "words of score sheets"), "text": text})
-    for number, turn in enumerate(dialogue.turns, start=1):
-        rows.append({"row": f"{item} turn {number}", "who": f"{number} {words(language)[turn.role]}", "text": turn.text})
-    for key in dimensions:
-        row = {"row": _score_row(dialogue, key), "who": rubric.label(key, language), "text": _about(rubric, key, language)}
-        rules = "\n".join(f"{score}: {text}" for score, text in rubric.named_texts(key, language).items())
-        rows.append(row | {"rules": rules, "given": given.get(key, "")})
-    return [row | {"item": item, "language": language} for row in rows]
+    def _rows(self, dialogue: Dialogue, dimensions: Sequence[str], given: Mapping[str, str] = {}) -> list[dict[str, str]]:
+        """A dialogue's rows: the seeker's part, every turn, every dimension with its rules. They are read back by name."""
+        language, item = dialogue.language, item_of(dialogue)
+        rows = []
+        if text := self.played.get(dialogue.id):
+            rows.append({"row": f"{item} seeker", "who": _words("played", language), "text": text})
+        for number, turn in enumerate(dialogue.turns, start=1):
+            rows.append({"row": f"{item} turn {number}", "who": f"{number} {words(language)[turn.role]}", "text": turn.text})
+        for key in dimensions:
+            about, texts = _about(self.rubric, key, language), self.rubric.named_texts(key, language)
+            row = {"row": _score_row(dialogue, key), "who": self.rubric.label(key, language), "text": about}
+            rules = "\n".join(f"{score}: {text}" for score, text in texts.items())
+            rows.append(row | {"rules": rules, "given": given.get(key, "")})
+        return [row | {"item": item, "language": language} for row in rows]
+
+    def _write(self, folder: Path, name: str, form: SheetLayout, rows: Sequence[Mapping[str, str]]) -> list[str]:
+        places: dict[Scale, str] = {}  # the cells with the scores of each scale in sheet `rules`, one scale below the other
+        first = 2
+        for key, scale in self.rubric.scales.items():
+            if scale not in places:
+                last = first + len(self.rubric.steps(key, self.halves)) - 1
+                places[scale], first = f"rules!$A${first}:$A${last}", last + 1
+        choices = []
+        scales = (self.rubric.scales[row["row"].partition(_SCORE)[2]] if row.get("rules") else None for row in rows)
+        for scale, run in groupby(enumerate(scales), key=itemgetter(1)):  # a drop-down list per run of rows on one scale
+            if scale:
+                numbers = [number for number, _ in run]
+                choices.append(SheetChoice("score", numbers[0], numbers[-1], places[scale]))
+        languages = in_order(row["language"] for row in rows)
+        return write_both(folder, name, form, rows, choices, {"rules": self._rules(languages)})
+
+    def _rules(self, languages: Sequence[Language]) -> list[list[str]]:
+        """The scores in column A from row 2; then the dimensions with their levels, and how to fill in the sheet."""
+        rubric = self.rubric
+        of_scale = {scale: rubric.steps(key, self.halves) for key, scale in rubric.scales.items()}
+        rows = [["score", "", ""], *([f"{score:g}", "", ""] for scores in of_scale.values() for score in scores)]
+        for key in rubric.dimensions:
+            for language in languages:
+                rows += [[], [key, rubric.label(key, language), _about(rubric, key, language)]]
+                rows += [["", str(score), text] for score, text in rubric.named_texts(key, language).items()]
+        rows.append([])
+        between = any(score % 1 for scores in of_scale.values() for score in scores)
+        for language in languages:
+            rows += [["", "", _words(w, language)] for w in ("halves" if between else "whole", rubric.rates, "alone", "care")]
+            rows += [[], *(["", "", line] for line in rubric.example.get(language, "").splitlines())]
+        return rows
+
+    def write_guide(self, path: Path, languages: Sequence[Language]) -> None:
+        """Write the rubric's rules as text, for people who fill in the CSV."""
+        write_text(path, "\n".join("\t".join(row).rstrip() for row in self._rules(languages)) + "\n")
+
+    # --- what came back -----------------------------------------------------------------------------------------------------
+
+    def read_scores(self, path: Path, step: BuildStep) -> list[HumanScore]:
+        """An annotator's sheet as scores; the annotator is named by the file, without its suffix. A dialogue without any score
+        counts as dropped in `step`. Raises `UserError` with file, row and column for unreadable cells and for a partly scored
+        dialogue."""
+        filled = self._filled(path, LAYOUT)
+        scores = []
+        with Faults() as faults:
+            for dialogue in self.dialogues:
+                rows = {key: filled[name] for key in self.rubric.dimensions if (name := _score_row(dialogue, key)) in filled}
+                values = {key: value for key, (_, value) in rows.items() if value is not None}
+                step.taken += bool(rows)
+                step.kept += bool(values)
+                if values:
+                    with faults.noting():
+                        scores += scores_of(dialogue, path.stem, self.rubric, values, next(iter(rows.values()))[0].where)
+                elif rows:
+                    step.drop("no score given yet", next(iter(rows.values()))[0].where)
+        return scores
+
+    def read_review(self, path: Path, open_items: OpenItems, step: BuildStep) -> list[HumanScore]:
+        """The reviewer's sheet as scores of the open items; a reviewer deletes rows that are not decided yet. Other answers
+        count as dropped in `step`. Raises `UserError` as `read_scores` does, and for an empty cell of an open item."""
+        names = {_score_row(dialogue, key): (dialogue, key) for dialogue in self.dialogues for key in self.rubric.dimensions}
+        wanted = {name for name, (dialogue, key) in names.items() if key in open_items.get(dialogue.id, ())}
+        filled = self._filled(path, REVIEW_LAYOUT, wanted)
+        answers = step.sieve(
+            [name for name in names if name in filled and filled[name][1] is not None],
+            lambda name: None if name in wanted else "not asked for, not used",
+            lambda name: filled[name][0].where,
+        )
+        given = ((*names[name], filled[name][1]) for name in answers)
+        return [human_score(talk, path.stem, self.rubric.name, key, value) for talk, key, value in given if value is not None]
+
+    def _filled(self, path: Path, form: SheetLayout, wanted: Container[str] = ()) -> dict[str, tuple[SheetRow, float | None]]:
+        """{name of a row: the row and its score} of a sheet; `wanted` scores must not be missing."""
+        rows = (row for dialogue in self.dialogues for row in self._rows(dialogue, list(self.rubric.dimensions)))
+
+        def answer(name: str, row: SheetRow) -> tuple[SheetRow, float | None]:
+            text, dimension = row.cells["score"].strip(), name.partition(_SCORE)[2]
+            if dimension and text:
+                with at(f"{row.where}, column score"):
+                    return row, score_in(text, dimension, self.rubric, self.halves)
+            if name in wanted:
+                raise row.fault("score", "empty, but asked for; delete the row if it is not decided yet")
+            return row, None
+
+        return read_filled(path, form, {row["row"]: row["text"] for row in rows}, "row", answer)
 
 
 def _score_row(dialogue: Dialogue, dimension: str) -> str:
@@ -156,72 +236,8 @@ def _about(rubric: Rubric, key: str, language: Language) -> str:
     return " ".join(rubric.about(key, language).split())
 
 
-def _write(
-    folder: Path, name: str, form: SheetLayout, rows: Sequence[Mapping[str, str]], rubric: Rubric, halves: bool
-) -> list[str]:
-    places: dict[Scale, str] = {}  # the cells with the scores of each scale in sheet `rules`, one scale below the other
-    first = 2
-    for key, scale in rubric.scales.items():
-        if scale not in places:
-            last = first + len(rubric.steps(key, halves)) - 1
-            places[scale], first = f"rules!$A${first}:$A${last}", last + 1
-    choices = []
-    scales = (rubric.scales[row["row"].partition(_SCORE)[2]] if row.get("rules") else None for row in rows)
-    for scale, run in groupby(enumerate(scales), key=itemgetter(1)):  # a drop-down list per run of rows on one scale
-        if scale:
-            numbers = [number for number, _ in run]
-            choices.append(SheetChoice("score", numbers[0], numbers[-1], places[scale]))
-    languages = in_order(row["language"] for row in rows)
-    return write_both(folder, name, form, rows, choices, {"rules": _rules(rubric, languages, halves)})
-
-
-def _rules(rubric: Rubric, languages: Sequence[Language], halves: bool) -> list[list[str]]:
-    """The scores in column A from row 2; then the dimensions with their levels, and how to fill in the sheet."""
-    of_scale = {scale: rubric.steps(key, halves) for key, scale in rubric.scales.items()}
-    rows = [["score", "", ""], *([f"{score:g}", "", ""] for scores in of_scale.values() for score in scores)]
-    for key in rubric.dimensions:
-        for language in languages:
-            rows += [[], [key, rubric.label(key, language), _about(rubric, key, language)]]
-            rows += [["", str(score), text] for score, text in rubric.named_texts(key, language).items()]
-    rows.append([])
-    between = any(score % 1 for scores in of_scale.values() for score in scores)
-    for language in languages:
-        rows += [
-            ["", "", of(_wording()[line], language, "words of score sheets")]
-            for line in ("halves" if between else "whole", rubric.rates, "alone", "care")
-        ]
-        rows += [[], *(["", "", line] for line in rubric.example.get(language, "").splitlines())]
-    return rows
-
-
-def write_guide(path: Path, rubric: Rubric, languages: Sequence[Language]) -> None:
-    """Write the rubric's rules as text, for people who fill in the CSV."""
-    write_text(path, "\n".join("\t".join(row).rstrip() for row in _rules(rubric, languages, rubric.halves)) + "\n")
-
-
-# --- what came back ---------------------------------------------------------------------------------------------------------
-
-
-def read_scores(
-    path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step: BuildStep, played: Mapping[str, str] = {}
-) -> list[HumanScore]:
-    """An annotator's sheet as scores; the annotator is named by the file, without its suffix. `played` is that of the export. A
-    dialogue without any score counts as dropped in `step`. Raises `UserError` with file, row and column for unreadable cells
-    and for a partly scored dialogue."""
-    filled = _filled(path, LAYOUT, dialogues, rubric, played)
-    scores = []
-    with Faults() as faults:
-        for dialogue in dialogues:
-            rows = {key: filled[name] for key in rubric.dimensions if (name := _score_row(dialogue, key)) in filled}
-            values = {key: value for key, (_, value) in rows.items() if value is not None}
-            step.taken += bool(rows)
-            step.kept += bool(values)
-            if values:
-                with faults.noting():
-                    scores += scores_of(dialogue, path.stem, rubric, values, next(iter(rows.values()))[0].where)
-            elif rows:
-                step.drop("no score given yet", next(iter(rows.values()))[0].where)
-    return scores
+def _words(name: str, language: Language) -> str:
+    return of(_wording()[name], language, "words of score sheets")
 
 
 def scores_of(dialogue: Dialogue, annotator: str, rubric: Rubric, values: Mapping[str, float], where: str) -> list[HumanScore]:
@@ -243,52 +259,6 @@ def score_in(text: str, dimension: str, rubric: Rubric, halves: bool | None = No
         what = f"{kind} from {allowed[0]:g} to {allowed[-1]:g}" if scale.whole or scale.step == 0.5 else f"a score of {scale}"
         raise UserError(f"{text[:40]!r} is not {what} ({dimension}){changed_cell(text)}")
     return value
-
-
-def read_review(
-    path: Path,
-    dialogues: Sequence[Dialogue],
-    open_items: OpenItems,
-    rubric: Rubric,
-    step: BuildStep,
-    halves: bool | None = None,
-    played: Mapping[str, str] = {},
-) -> list[HumanScore]:
-    """The reviewer's sheet as scores of the open items; a reviewer deletes rows that are not decided yet. Other answers count
-    as dropped in `step`. Raises `UserError` as `read_scores` does, and for an empty cell of an open item."""
-    wanted = {_score_row(dialogue, key) for dialogue in dialogues for key in open_items.get(dialogue.id, ())}
-    filled = _filled(path, REVIEW_LAYOUT, dialogues, rubric, played, halves, wanted)
-    names = {_score_row(dialogue, key): (dialogue, key) for dialogue in dialogues for key in rubric.dimensions}
-    answers = [name for name in names if name in filled and filled[name][1] is not None]
-    answers = step.sieve(
-        answers, lambda name: None if name in wanted else "not asked for, not used", lambda name: filled[name][0].where
-    )
-    given = ((*names[name], filled[name][1]) for name in answers)
-    return [human_score(talk, path.stem, rubric.name, key, value) for talk, key, value in given if value is not None]
-
-
-def _filled(
-    path: Path,
-    form: SheetLayout,
-    dialogues: Sequence[Dialogue],
-    rubric: Rubric,
-    played: Texts,
-    halves: bool | None = None,
-    wanted: Container[str] = (),
-) -> dict[str, tuple[SheetRow, float | None]]:
-    """{name of a row: the row and its score} of a sheet of these dialogues; `wanted` scores must not be missing."""
-    rows = (row for dialogue in dialogues for row in _rows(dialogue, rubric, list(rubric.dimensions), played))
-
-    def answer(name: str, row: SheetRow) -> tuple[SheetRow, float | None]:
-        text, dimension = row.cells["score"].strip(), name.partition(_SCORE)[2]
-        if dimension and text:
-            with at(f"{row.where}, column score"):
-                return row, score_in(text, dimension, rubric, halves)
-        if name in wanted:
-            raise row.fault("score", "empty, but asked for; delete the row if it is not decided yet")
-        return row, None
-
-    return read_filled(path, form, {row["row"]: row["text"] for row in rows}, "row", answer)
 
 
 # --- the second review ------------------------------------------------------------------------------------------------------

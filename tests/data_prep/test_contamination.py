@@ -275,13 +275,13 @@ def test_the_command_tells_clean_from_contaminated(
     data = lines(tmp_path / "data.jsonl", *(pair.dialogue.model_dump(mode="json") for pair in pairs("en")[half::2]))
     done = command(tmp_path, cards, data)
     assert done.exit_code == status, done.output
-    assert "12 cards, 12 dialogues" in done.output and ("FLAGGED" in done.output) == bool(status)
+    assert ("FLAGGED" in done.output) == bool(status)
     assert done.output.count("    dialogue: ") == 5
     rows = [json.loads(line) for line in (tmp_path / "out" / "matches.jsonl").read_text().splitlines()]
     assert any(row["flagged"] for row in rows) == bool(status)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     count = len({row["card_id"] for row in rows if row["flagged"]})
-    assert f"{count} cards flagged; 0.6 to 2.4 by chance alone" in done.output
+    assert f"{count} of 12 cards flagged among 12 dialogues; 0.6 to 2.4 by chance alone" in done.output
     assert manifest["figures"]["en"] == {"cards": 12, "dialogues": 12, "flagged": count, "by_chance": pytest.approx([0.6, 2.4])}
     (step,) = manifest["steps"]
     assert step["in"] == 12 and step["in"] - step["out"] == sum(step["dropped"].values())

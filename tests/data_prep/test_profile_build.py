@@ -25,7 +25,6 @@ from data_prep.profiles.build import (
     prompt,
     read,
     read_lines,
-    seed_of_card,
     seed_text,
     years,
 )
@@ -158,10 +157,9 @@ def test_only_a_plain_number_is_an_age(text: str, age: int | None) -> None:
 
 def test_role_cards_and_questionnaires_are_seeds(run: Run) -> None:
     card = load_cards(bundled_cards("zh"))[0]
-    seed = seed_of_card(card)
+    seed = load_seeds(bundled_cards("zh"))[0]
     assert seed.source == "role card" and card.problem in seed_text(seed) and f"年龄：{card.age}" in seed_text(seed)
     assert {one.language for one in load_seeds(BUNDLED / "questionnaire.jsonl")} == {"en", "zh"}
-    assert load_seeds(bundled_cards("zh"))[0] == seed
     Path("s.jsonl").write_text(json.dumps({"id": "a", "language": "en", "problem": "x", "topic": "monee"}) + "\n")
     unknown = run("profiles", "build", "--seeds", "s.jsonl", "--out", "out", "--model", "model.yaml").exception
     assert isinstance(unknown, UserError) and "did you mean money" in str(unknown)

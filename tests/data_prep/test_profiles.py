@@ -11,16 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import UserError
-from core.files import CONFIGS, read_jsonl, write_jsonl
+from core.files import read_jsonl, write_jsonl
 from core.records import Dialogue, Language
 from core.tables import Table
-from core.yaml_files import read_yaml
 from data_prep.cards.sheets import read_sheet, write_csv
 from data_prep.commands.keep_sheets import PROFILE_SHEET
 from data_prep.profiles import Profile, bundled_profiles, load_profiles, profile_text, sage
 from data_prep.profiles import stats as profile_stats
 from data_prep.profiles.check import ProfileFinding, check_profiles
-from data_prep.profiles.vocabulary import Vocabulary, load_vocabulary
+from data_prep.profiles.vocabulary import load_vocabulary
 from tests.data_prep.running import Run, ok
 
 COMPLETE: dict[str, Any] = {
@@ -227,23 +226,6 @@ def test_check_exits_by_what_it_finds(run: Run) -> None:
     assert isinstance(run("check", "doubt.jsonl", "doubt.jsonl").exception, UserError), "ids stand once over all files"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (("key: money", "key: study"), "'study' occurs twice"),
-        (("first: 18", "first: 19"), "young has to begin at 18"),
-        (("pensioner", "pension("), "pattern 'pension(':"),
-    ],
-)
-def test_an_unsound_vocabulary_is_refused(tmp_path: Path, change: tuple[str, str], message: str) -> None:
-    text = (CONFIGS / "profiles" / "scenarios.yaml").read_text(encoding="utf-8")
-    assert change[0] in text
-    (tmp_path / "own.yaml").write_text(text.replace(*change), encoding="utf-8")
-    with pytest.raises(UserError, match="own.yaml") as error:
-        read_yaml(tmp_path / "own.yaml", Vocabulary, "scenario list")
-    assert message in str(error.value)
-
-
 # --- statistics ------------------------------------------------------------------------------------------------------------
 
 
@@ -279,12 +261,10 @@ def test_counts_and_gaps_by_hand(run: Run) -> None:
     lines = profile_stats.gaps(profiles, load_vocabulary())
     assert any(line.startswith("all: no profile with 15 of 16 MBTI types: ISTJ") for line in lines)
     assert any(line.startswith("zh: no profile with 16 of 16 MBTI types") for line in lines)
-    evil = profile(id="<script>", demographics={"occupation": "<img src=x onerror=alert(1)>"})
-    write_jsonl(Path("p.jsonl"), [*profiles, evil])
-    assert run("check", "p.jsonl", "--out", "s").exit_code == 1, "an English problem of a Chinese profile"
-    page = Path("s/profiles.html").read_text(encoding="utf-8")
-    assert "&lt;img src=x" in page and "<img" not in page and "<script" not in page
-    assert "width: 100.0%" in page and "no profile with" in page
+    write_jsonl(Path("p.jsonl"), profiles)
+    checked = run("check", "p.jsonl")
+    assert checked.exit_code == 1, "an English problem of a Chinese profile"
+    assert "no profile with" in checked.output
 
 
 # --- inspection ------------------------------------------------------------------------------------------------------------
@@ -309,7 +289,7 @@ def test_a_sample_is_inspected_and_the_rejected_are_left_out(run: Run, tmp_path:
     assert (step["in"], step["out"], step["dropped"]) == (3, 2, {"rejected by a person": 1})
     write_csv(Path("out/keep.csv"), PROFILE_SHEET.columns, filled)
     again = run("sheet", "export", "--profiles", "p.jsonl", "--out", "out")
-    assert isinstance(again.exception, UserError) and "holds answers" in str(again.exception)
+    assert isinstance(again.exception, UserError) and "may hold answers" in str(again.exception)
     for word in ("", "maybe"):
         write_csv(Path("bad.csv"), PROFILE_SHEET.columns, [filled[0] | {"keep": word}])
         error = run("sheet", "import", "--profiles", "p.jsonl", "--out", "kept", "bad.csv").exception

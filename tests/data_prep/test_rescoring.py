@@ -158,7 +158,7 @@ def test_through_the_sheets_and_back(tmp_path: Path) -> None:
         call("import", *base, sheets[0], "--out", tmp_path / "y")
     fill("a", "1.5")
     fill("joint", "2")
-    with pytest.raises(UserError, match="holds answers and would be overwritten"):
+    with pytest.raises(UserError, match="may hold answers and would be overwritten"):
         call("export", *base, "--out", tmp_path / "x")
     (tmp_path / "x" / "eve.csv").write_bytes((tmp_path / "x" / "a.csv").read_bytes())
     for more, message in [

@@ -296,13 +296,12 @@ def test_a_third_sheet_may_come_in_parts(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_third_person_says_unasked_changes_nothing_and_is_told(bench: Bench) -> None:
+def test_what_the_third_person_says_unasked_changes_nothing(bench: Bench) -> None:
     bench.settle()
     more = CHOSEN | {"c3": ("middle", "9")}
     fill_csv(bench.folder / "out" / "third.csv", bench.folder / "third.csv", more)
     assert bench.settle(bench.folder / "third.csv") == ""
     assert bench.kept()["c3"] == ("middle", 3)
-    assert "not asked for: the third person's answers on 1 cards (c3)" in bench.printed
 
 
 @pytest.mark.slow
@@ -311,11 +310,11 @@ def test_answers_are_never_overwritten(bench: Bench) -> None:
     third = bench.folder / "out" / "third.csv"
     fill_csv(third, third, CHOSEN)
     before = third.read_bytes()
-    assert "holds answers and would be overwritten" in bench.settle()
+    assert "may hold answers and would be overwritten" in bench.settle()
     assert bench.settle(third) == ""
     assert third.read_bytes() == before
     fill_csv(bench.folder / "sheets" / "worker_1.csv", bench.folder / "sheets" / "worker_1.csv", FIRST)
-    assert "worker_1.csv holds answers" in bench("export", "--out", bench.folder / "sheets")
+    assert "worker_1.csv may hold answers" in bench("export", "--out", bench.folder / "sheets")
 
 
 def change(column: str, value: str) -> Callable[[dict[str, str]], None]:

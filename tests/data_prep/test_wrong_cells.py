@@ -64,13 +64,13 @@ KINDS: dict[str, tuple[Write, Read, list[str]]] = {
         ["keep"],
     ),
     "scores": (
-        lambda folder: annotation.write_sheet(folder, "scores", TALKS[:2], RUBRIC),
-        lambda path: annotation.read_scores(path, TALKS[:2], RUBRIC, BuildStep("s")),
+        lambda folder: annotation.ScoreSheets(TALKS[:2], RUBRIC).write(folder, "scores", TALKS[:2]),
+        lambda path: annotation.ScoreSheets(TALKS[:2], RUBRIC).read_scores(path, BuildStep("s")),
         ["score"],
     ),
     "review": (
-        lambda folder: annotation.write_review(folder, TALKS, ASKED, [], RUBRIC),
-        lambda path: annotation.read_review(path, TALKS, ASKED, RUBRIC, BuildStep("s")),
+        lambda folder: annotation.ScoreSheets(TALKS, RUBRIC).write_review(folder, ASKED, []),
+        lambda path: annotation.ScoreSheets(TALKS, RUBRIC).read_review(path, ASKED, BuildStep("s")),
         ["score"],
     ),
     "gold": (table("gold", ",".join(COLUMNS[:6]), "d#,en,anna,feel,safety,2"), read_scores, ["language", "value"]),

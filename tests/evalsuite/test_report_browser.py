@@ -11,7 +11,6 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
 from core.errors import clean
-from data_prep.cards.stats import Bar, write_figure
 from evalsuite.papers.ecdbench.figures import write_page
 from evalsuite.report import transcripts
 from evalsuite.report.charts import Chart
@@ -89,15 +88,11 @@ def test_curves_are_drawn_too(browser: webdriver.Chrome, tmp_path: Path) -> None
     no_errors(browser)
 
 
-def test_the_pages_of_cards_and_of_ecdbench_draw_what_they_hold(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    bars = [Bar(("Work",), (1, 0, 1)), Bar(("Work", "Leaving"), (1, 0, 1))]
-    write_figure(tmp_path / "cards.html", bars, [], ["c.jsonl"])
+def test_the_page_of_ecdbench_draws_what_it_holds(browser: webdriver.Chrome, tmp_path: Path) -> None:
     box = {"traces": [{"type": "box", "y": [1, 2, 4], "tone": "accent"}], "layout": {"yaxis": {"range": [0, 5]}}}
     write_page(tmp_path / "ecdbench.html", "ECDBench", [Chart("figure4", "Scores", "Made up.", "", box)], [])
-    sunburst, box_plot = "#sunburst .sunburstlayer path.surface", ".boxlayer path.box"
-    for page, drawn in (("cards", sunburst), ("ecdbench", box_plot)):
-        browser.get((tmp_path / f"{page}.html").as_uri())
-        until(browser, f"return document.querySelector('{drawn}') !== null")
+    browser.get((tmp_path / "ecdbench.html").as_uri())
+    until(browser, "return document.querySelector('.boxlayer path.box') !== null")
     no_errors(browser)
 
 
