@@ -98,11 +98,6 @@ def role_sft(
         raise UserError(f"no dialogue is left{part}: {why}" + "".join(f". {line}" for line in _cardless(result)))
     if "cards" in build.figures:
         console.print("role cards: {used} of {given} given ones were used".format_map(build.figures["cards"]))
-    if result.held:
-        figures = result.held
-        text = f"held out: {figures['examples']} of {figures['dialogues']} dialogues, {len(figures['cut'])} of them cut"
-        lost = f"; no example from {', '.join(figures['left_out'])}" if figures["left_out"] else ""
-        console.print(text + lost, soft_wrap=True)
     build.write("train.jsonl", result.train)
     build.write("valid.jsonl", result.valid)
     build.write("links.jsonl", result.matches)

@@ -34,18 +34,18 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, model_validator
 from scipy import sparse
 
 from core.errors import UserError
-from core.files import read_jsonl
+from core.files import first_object, read_jsonl
 from core.languages import PAPER_LANGUAGES, counts
 from core.ledger import BuildStep
-from core.records import Dialogue, Identifier, Language, Number, Record, RoleCard, RolePlay, Turn, Whole
+from core.records import Dialogue, Identifier, Language, Number, Record, RoleCard, RolePlay, SupportDialogue, Whole
 from core.rows import CorpusReader
 from data_prep.bundled import BUNDLED
 from data_prep.line_checks import terms
-from data_prep.scores.synthetic import SyntheticBase, load_bases
+from data_prep.role_play.examples import RoleExample
+from data_prep.scores.synthetic import load_bases
 from data_prep.sources import generic
 
 THRESHOLD = 1.0
@@ -68,7 +68,9 @@ _LENGTH = {"words": 180, "characters": 690}  # terms in a dialogue of ESConv, of
 _BLOCK = 2048  # documents scored at once: bounds memory at cards * block * 4 bytes
 
 
-Document = tuple[str, Language, str]  # id, language, text to search
+# Id, language, text to search: all lines of both sides, since the supporter repeats the seeker's words. Doubling the weight of
+# seeker lines changed next to nothing.
+Document = tuple[str, Language, str]
 
 
 class Match(Record):
@@ -81,12 +83,6 @@ class Match(Record):
     rank: Whole
     flagged: bool
     """The score is at or above the threshold."""
-
-
-def document_text(turns: Iterable[Turn | tuple[str, str]]) -> str:
-    """The searched text of a dialogue, from Turns or (role, text) pairs: all lines of both sides, since the supporter repeats
-    the seeker's words. Doubling the weight of seeker lines changed next to nothing."""
-    return "\n".join(turn.text if isinstance(turn, Turn) else turn[1] for turn in turns)
 
 
 def link(cards: Sequence[RoleCard], documents: Sequence[Document], top: int = 10) -> list[Match]:
@@ -132,16 +128,15 @@ def _count(documents: Iterable[Sequence[str]], index: Mapping[str, int]) -> tupl
     return sparse.csr_matrix(parts, shape=(len(lengths), len(index))), np.array(lengths, np.float32)
 
 
-def _exchanges(base: SyntheticBase) -> list[str]:
-    return ["\n".join([exchange.seeker, *(segment.text for segment in exchange.reply)]) for exchange in base.exchanges]
-
-
 @cache
 def _bundled(language: Language) -> tuple[list[list[str]], list[list[str]]]:
     """The terms of each exchange of the bundled bases, for statistics of everyday words; and those of whole bundled dialogues,
     which a card resembles by chance, as rivals where few documents are searched."""
     source = language if language in PAPER_LANGUAGES else "en"
-    exchanges = [_exchanges(base) for base in load_bases(source)]
+    exchanges = [
+        ["\n".join([exchange.seeker, *(segment.text for segment in exchange.reply)]) for exchange in base.exchanges]
+        for base in load_bases(source)
+    ]
     plays = read_jsonl(BUNDLED / f"role_play_{source}.jsonl", RolePlay, "bundled role play")
     texts = ["\n".join(base) for base in exchanges] + ["\n".join(line.text for line in play.lines) for play in plays]
     everyday = [terms(text, language) for base in exchanges for text in base]
@@ -195,49 +190,22 @@ def _overlaps(queries: Sequence[set[str]], texts: Sequence[str], language: Langu
     return best
 
 
-class _Message(BaseModel):
-    role: str
-    content: str
-
-
-class _DataLine(BaseModel):
-    """A line of a data file in one of three forms: a role-play example, a Dialogue, a SupportDialogue."""
-
-    model_config = ConfigDict(extra="ignore")
-    id: Identifier | None = None
-    language: Language | None = None
-    messages: list[_Message] | None = None
-    turns: Whole | list[Turn] | None = None
-    dialogue: Dialogue | None = None
-
-    @model_validator(mode="after")
-    def _form(self) -> _DataLine:
-        if self.dialogue is None and self.messages is None and not isinstance(self.turns, list):
-            raise ValueError("neither a role-play example (messages), a Dialogue (turns) nor a SupportDialogue (dialogue)")
-        if self.dialogue is None and (self.id is None or self.language is None):
-            raise ValueError("id and language are needed")
-        return self
-
-    def document(self) -> Document:
-        """The text to search, without system messages, which may contain the example's own card, and without the greeting that
-        a role-play example has before the corpus's `turns`."""
-        if self.dialogue is not None:
-            return self.dialogue.id, self.dialogue.language, document_text(self.dialogue.turns)
-        assert self.id is not None and self.language is not None
-        if isinstance(self.turns, list):
-            return self.id, self.language, document_text(self.turns)
-        lines = [(message.role, message.content) for message in self.messages or () if message.role != "system"]
-        return self.id, self.language, document_text(lines[-self.turns :] if self.turns else lines)
-
-
 def read_documents(path: Path) -> list[Document]:
-    """The dialogues of a JSONL file of role-play examples, Dialogues or SupportDialogues, or of the user's own corpus, as (id,
-    language, text to search). Raises `UserError` with file, line and field at the first line in another form, and for an empty
-    file."""
+    """The dialogues of a file of role-play examples, Dialogues or SupportDialogues, or of the user's own corpus. Raises
+    `UserError` with file, line and field at the first line in another form, and for an empty file."""
     if generic.is_generic(path):
         source = generic.header(path).source
         dialogues = list(generic.dialogues(path, CorpusReader(BuildStep("read"), strict=True)))
         if not dialogues:
             raise UserError(f"data file is empty: {path}")
-        return [(f"{source}-{item.id}", item.language, document_text(item.said)) for _, item in dialogues]
-    return [row.document() for row in read_jsonl(path, _DataLine, "data file")]
+        return [(f"{source}-{item.id}", item.language, "\n".join(text for _, text in item.said)) for _, item in dialogues]
+    keys = first_object(path, "data file").keys()
+    if {"messages", "tokens"} <= keys:
+        # Without the system message, which may contain the example's own card, and a greeting before the corpus's turns.
+        examples = read_jsonl(path, RoleExample, "data file")
+        return [(e.id, e.language, "\n".join(message.get("content", "") for message in e.messages[-e.turns :])) for e in examples]
+    if "dialogue" in keys:
+        talks = [item.dialogue for item in read_jsonl(path, SupportDialogue, "data file")]
+    else:
+        talks = read_jsonl(path, Dialogue, "data file")
+    return [(talk.id, talk.language, "\n".join(turn.text for turn in talk.turns)) for talk in talks]

@@ -7,38 +7,20 @@ ESConv's seekers filled in situation, kind of problem and emotion before the cha
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
 
 from core.errors import UserError
 from core.ledger import Build
 from core.prompts import PromptPack
 from core.records import RoleCard, SupportDialogue
 from core.rows import CorpusItem
-from data_prep.cards.heuristic import NO_SITUATION, card_of_situation, heuristic_card
+from data_prep.cards.heuristic import NO_SITUATION, card_of_situation
 from data_prep.role_play.examples import Draft, support_draft
 
 CardsBySource = Mapping[tuple[str, str | None], RoleCard]  # given cards by source and source id
 # Others describe the dialogue afterwards (ESCoT's annotation, ExTES's description), or give their seekers no situation.
 BEFORE_CHAT = ("esconv", "esconv_failed", "esconv_multi", "bundled_support")
 LEAST_HELD = 2  # turns: a line and an answer are the shortest possible example
-RUN = 8  # words in a row (Chinese: characters) that a card and a seeker's line hardly share by chance
-_WORD = re.compile(r"[a-z0-9]+(?:['’][a-z]+)*|[^\W_a-z0-9]")
-
-
-class HeldOut(TypedDict):
-    """The outcome for the held-out dialogues, by id: `cut` were shortened to the length cap, `left_out` gave no example (the
-    steps have the reasons), `short_situation` have too short a situation for a training card, `shared` have at least `RUN`
-    words in a row in both the system message and a seeker line."""
-
-    sources: list[str]
-    dialogues: int
-    examples: int
-    cut: list[str]
-    left_out: list[str]
-    short_situation: list[str]
-    shared: list[str]
 
 
 def check_source(name: str) -> None:
@@ -75,35 +57,3 @@ def held_drafts(
         return f"fewer than {LEAST_HELD} turns" if draft.turns < LEAST_HELD else draft
 
     return build.step("held out: role cards").make((item for items in corpora.values() for item in items), draft_of)
-
-
-def held_out_figures(corpora: Mapping[str, Sequence[CorpusItem]], drafts: Sequence[Draft], cut: Sequence[str]) -> HeldOut:
-    """The account of held-out corpora. `drafts` are finished: their lines are the scored ones."""
-    usable = {draft.id for draft in drafts}
-    ids = [item.id for items in corpora.values() for item in items]
-    heuristic = [draft for draft in drafts if draft.card and draft.card.card_method == "heuristic"]
-    short = [
-        draft.id
-        for draft in heuristic
-        if isinstance(draft.item, SupportDialogue) and isinstance(heuristic_card(draft.item), str)
-    ]
-    return {
-        "sources": list(corpora),
-        "dialogues": len(ids),
-        "examples": len(drafts),
-        "cut": list(cut),
-        "left_out": [id for id in ids if id not in usable],
-        "short_situation": short,
-        "shared": [draft.id for draft in drafts if _shares_run(draft)],
-    }
-
-
-def _shares_run(draft: Draft) -> bool:
-    """Whether a seeker's line shares `RUN` words in a row with the system message, apart from case and punctuation."""
-    card_runs = _runs(draft.system["content"])
-    return any(_runs(message["content"]) & card_runs for message in draft.messages if message["role"] == "assistant")
-
-
-def _runs(text: str) -> set[str]:
-    words = _WORD.findall(text.lower())
-    return {" ".join(words[start : start + RUN]) for start in range(len(words) - RUN + 1)}

@@ -25,9 +25,9 @@ from core.records import Language, RoleCard, RolePlay, SupportDialogue
 from core.rows import CorpusItem
 from core.settings import Settings
 from data_prep.cards.heuristic import heuristic_card
-from data_prep.role_play.contamination import Match, document_text, link
+from data_prep.role_play.contamination import Document, Match, link
 from data_prep.role_play.examples import Draft, RoleExample, TokenCounter, fit, role_play_draft, support_draft
-from data_prep.role_play.held_out import LEAST_HELD, CardsBySource, HeldOut, held_drafts, held_out_figures
+from data_prep.role_play.held_out import LEAST_HELD, CardsBySource, held_drafts
 from data_prep.role_play.repeats import apart, distinct
 from data_prep.sources import SOURCES
 from data_prep.sources.generic import NAME as GENERIC
@@ -113,19 +113,19 @@ def prospects(config: RoleSftConfig) -> list[dict[str, Any]]:
 @dataclass
 class RoleSet:
     """The finished set. `shortfall` has a row per quota; `matches` are each evaluation card's best ones before decontamination,
-    `left` those in the finished set; `held` accounts for a held-out corpus, if any."""
+    `left` those in the finished set; `held_out` names the held-out corpora, if any."""
 
     train: list[RoleExample] = field(default_factory=list)
     valid: list[RoleExample] = field(default_factory=list)
     shortfall: list[dict[str, Any]] = field(default_factory=list)
     matches: list[Match] = field(default_factory=list)
     left: list[Match] = field(default_factory=list)
-    held: HeldOut | None = None
+    held_out: tuple[str, ...] = ()
 
     @property
     def taken(self) -> int:
         """How many dialogues the quotas gave, without a held-out corpus."""
-        return len(self.train) + (0 if self.held else len(self.valid))
+        return len(self.train) + (0 if self.held_out else len(self.valid))
 
 
 def build_set(
@@ -146,7 +146,7 @@ def build_set(
     held_out = held_out or {}
     prompts, general = load_pack(config.prompts), load_pack(GENERAL_PROMPTS)
     by_source = _by_dialogue(cards, [item for group in (*items.values(), *held_out.values()) for item in group], build)
-    result = RoleSet()
+    result = RoleSet(held_out=tuple(held_out))
     kept_out = held_drafts(held_out, by_source, prompts, build) if held_out else []
     drafts = _drafts(items, by_source, prompts, general, build)
     dialogues = _by_source(drafts)
@@ -155,10 +155,7 @@ def build_set(
     drafts = distinct(drafts, config.near_duplicate, build)
     if held_out:
         drafts = apart(drafts, kept_out, config.near_duplicate, build)
-        turns_before = {draft.id: draft.turns for draft in kept_out}
         kept_out = _fitting(kept_out, config, LEAST_HELD, build, "held out: length")
-        result.held = held_out_figures(held_out, kept_out, [d.id for d in kept_out if d.turns < turns_before[d.id]])
-        build.figures["held_out"] = result.held
     drafts = _decontaminated(drafts, evaluation, result, build)
     drafts = _fitting(drafts, config, least, build, "length")
     usable = _by_source(drafts)
@@ -214,11 +211,11 @@ def _drafts(
     return build.step("role cards").make((item for name in items for item in items[name]), draft)
 
 
-def _documents(drafts: Iterable[Draft]) -> list[tuple[str, Language, str]]:
-    return [(d.id, d.language, document_text([(m["role"], m["content"]) for m in d.messages[d.placed :]])) for d in drafts]
+def _documents(drafts: Iterable[Draft]) -> list[Document]:
+    return [(draft.id, draft.language, draft.text) for draft in drafts]
 
 
-def _alike(cards: Sequence[RoleCard], documents: Sequence[tuple[str, Language, str]], score: float) -> set[str]:
+def _alike(cards: Sequence[RoleCard], documents: Sequence[Document], score: float) -> set[str]:
     """Ids of the documents with at least this score for any of the cards (among each card's best twenty)."""
     return {match.document_id for match in link(cards, documents, top=20) if match.score >= score}
 

@@ -16,7 +16,6 @@ from core.ledger import Build
 from core.records import RoleCard
 from core.rows import Source
 from data_prep.role_play.contamination import THRESHOLD
-from data_prep.role_play.held_out import RUN
 from data_prep.role_play.mix import CAUTIOUS, CAUTIOUS_OWN, GENERAL_PROMPTS, RoleSet, RoleSftConfig
 
 TEMPLATES = Path(__file__).parent
@@ -55,8 +54,6 @@ def write_data_card(
         "config": mix,
         "general": GENERAL_PROMPTS,
         "result": result,
-        "held": result.held,
-        "run": RUN,
         "manifest": build.manifest(),
         "rows": _rows(result),
         "evaluation": len(evaluation),

@@ -31,7 +31,7 @@ from core.options import SourceOption
 from core.records import Language, Post, RoleCard, RolePlay
 from core.rows import CorpusItem
 from data_prep.cards import load_cards
-from data_prep.role_play.contamination import Document, document_text, link
+from data_prep.role_play.contamination import Document, link
 from data_prep.sources import parse_places, read_source
 from tests.bench.figures import OUT, Bench, OutOption
 
@@ -73,8 +73,8 @@ def document(item: CorpusItem) -> Document:
     if isinstance(item, Post):
         return item.id, item.language, "\n".join(filter(None, (item.text, item.reply)))
     if isinstance(item, RolePlay):
-        return item.id, item.language, document_text((line.name, line.text) for line in item.lines)
-    return item.id, item.language, document_text(item.dialogue.turns)
+        return item.id, item.language, "\n".join(line.text for line in item.lines)
+    return item.id, item.language, "\n".join(turn.text for turn in item.dialogue.turns)
 
 
 def flagged(cards: Sequence[RoleCard], documents: Sequence[Document]) -> float:

@@ -26,7 +26,6 @@ from data_prep.cards import bundled_cards, load_cards
 from data_prep.commands.check import check
 from data_prep.role_play.contamination import (
     by_chance,
-    document_text,
     link,
     read_documents,
     terms,
@@ -48,7 +47,7 @@ class Pair(Record):
 
     @property
     def document(self) -> Document:
-        return self.dialogue.id, self.dialogue.language, document_text(self.dialogue.turns)
+        return self.dialogue.id, self.dialogue.language, "\n".join(turn.text for turn in self.dialogue.turns)
 
 
 @cache
@@ -68,7 +67,7 @@ def unrelated(language: Language) -> tuple[Document, ...]:
     """
     seekers = {base.id for base in load_bases(language)[:22]}
     ours = (d for d in build()[0] if d.language == language and str(d.source_id).split("/")[0] in seekers)
-    return tuple((d.id, language, document_text(d.turns)) for d in ours)
+    return tuple((d.id, language, "\n".join(turn.text for turn in d.turns)) for d in ours)
 
 
 def card(problem: str, id: str = "c", language: Language = "en", occupation: str = "") -> RoleCard:
@@ -219,6 +218,10 @@ TURNS = [{"role": "seeker", "text": "My otter is ill."}, {"role": "supporter", "
 EXAMPLE: dict[str, Any] = {
     "id": "x",
     "language": "en",
+    "kind": "support",
+    "source": "test",
+    "source_id": "x",
+    "tokens": 40,
     "turns": 2,
     "messages": [
         {"role": "system", "content": "You play someone whose gnu escaped."},
@@ -245,10 +248,8 @@ def test_the_three_forms_give_the_same_document(row: dict[str, Any], tmp_path: P
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"id": "x", "language": "en", "text": "hm"}, "neither"),
-        ({"id": "x", "turns": TURNS}, "id and language"),
-        ({"id": "x", "language": "en", "messages": [{"content": "hm"}]}, "messages.0.role"),
-        ({"id": "x", "language": "french", "turns": TURNS}, "language"),
+        (EXAMPLE | {"language": "french"}, "language"),
+        (DIALOGUE, "source_id, kind|kind, source_id"),
     ],
 )
 def test_other_forms_are_refused_with_their_line(row: dict[str, Any], message: str, tmp_path: Path) -> None:

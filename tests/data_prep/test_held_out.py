@@ -72,10 +72,8 @@ def part(out: Path, name: str) -> list[RoleExample]:
     return read_jsonl(out / f"{name}.jsonl", RoleExample, name)
 
 
-def manifest(out: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """The steps by name, and what is said of the held-out corpus."""
-    found = json.loads((out / "manifest.json").read_text())
-    return {step["step"]: step for step in found["steps"]}, found["figures"]["held_out"]
+def steps(out: Path) -> dict[str, dict[str, Any]]:
+    return {step["step"]: step for step in json.loads((out / "manifest.json").read_text())["steps"]}
 
 
 @pytest.mark.slow
@@ -90,9 +88,6 @@ def test_every_held_out_dialogue_is_there_as_it_was_written(build: Builder) -> N
         assert [m["content"] for m in example.messages if m["role"] == "user"] == list(texts[::2])
     assert "finals. Kind of trouble: job crisis. Main feeling: fear." in valid[1].messages[0]["content"]
     assert {e.source_id for e in part(out, "train")} == {f"train/{i}" for i in range(6)}, "none is held out at random"
-    _, figures = manifest(out)
-    assert (figures["dialogues"], figures["examples"], figures["cut"], figures["left_out"]) == (4, 4, [], [])
-    assert figures["short_situation"] == ["esconv-valid/1", "esconv-valid/2"]
     assert "6 dialogues of 50 wanted to train on, 4 of a corpus that is held out" in (out / "README.md").read_text()
 
 
@@ -108,11 +103,10 @@ def test_what_repeats_a_held_out_dialogue_is_not_trained_on(build: Builder) -> N
     near = [*long[:-1], "My anchor broke many times since winter."]
     train = [row(talk(3)), row([t.upper() for t in long]), row(near), row(talk(1)[:6]), row(talk(2, exchanges=7)), row(talk(4))]
     out = build(train, [row(long), row(talk(1)), row(talk(2))])
-    steps, _ = manifest(out)
     assert [e.source_id for e in part(out, "train")] == ["train/0", "train/5"]
-    assert steps["duplicates"]["dropped"] == {"near duplicate": 1}, "train/2 repeats train/1"
-    assert steps["apart from held out"]["dropped"] == {"repeats a held-out dialogue": 3}
-    assert steps["apart from held out"]["examples"]["repeats a held-out dialogue"] == [
+    assert steps(out)["duplicates"]["dropped"] == {"near duplicate": 1}, "train/2 repeats train/1"
+    assert steps(out)["apart from held out"]["dropped"] == {"repeats a held-out dialogue": 3}
+    assert steps(out)["apart from held out"]["examples"]["repeats a held-out dialogue"] == [
         "esconv-train/1 of esconv-valid/0",
         "esconv-train/3 of esconv-valid/1",
         "esconv-train/4 of esconv-valid/2",
@@ -155,32 +149,17 @@ def test_windows_among_the_held_out_hide_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_long_ones_are_cut_by_whole_exchanges_and_named(build: Builder) -> None:
+def test_long_ones_are_cut_by_whole_exchanges(build: Builder) -> None:
     out = build([row(talk(3))], [row(talk(0)), row(talk(1, exchanges=2))], max_tokens=75, min_turns=2)
     assert [(e.turns, e.tokens) for e in part(out, "valid")] == [(4, 70), (4, 70)]
-    steps, figures = manifest(out)
-    assert figures["cut"] == ["esconv-valid/0"] and steps["held out: length"]["changed"] == {"shortened": 1}
-    assert "by whole exchanges:\nesconv-valid/0." in (out / "README.md").read_text()
+    assert steps(out)["held out: length"]["changed"] == {"shortened": 1}
 
 
-def test_what_makes_no_example_is_counted_and_named(build: Builder) -> None:
+def test_what_makes_no_example_is_counted(build: Builder) -> None:
     alone = row(["", "It rains.", "Take an umbrella."])  # the seeker begins, and has no second line
     out = build([row(talk(3))], [row(talk(0), " "), row(talk(1)), alone])
-    steps, figures = manifest(out)
     assert [e.source_id for e in part(out, "valid")] == ["valid/1"]
-    assert figures["left_out"] == ["esconv-valid/0", "esconv-valid/2"] and figures["examples"] == 1
-    assert steps["held out: role cards"]["dropped"] == {"no card (no situation)": 1, "fewer than 2 turns": 1}
-
-
-@pytest.mark.slow
-def test_lines_that_a_card_gives_away_are_counted(build: Builder) -> None:
-    told = "My landlord wants me out by Friday, and I have nowhere to go."
-    seven = ["Hi!", "Well: my landlord wants me out by friday!"]
-    eight = ["Hi there!", "Oh. MY LANDLORD wants me out by Friday and I cry."]
-    supporter = [told, "So it is."]
-    out = build([row(talk(3))], [row(seven, told), row(eight, told), row(supporter, told)])
-    assert manifest(out)[1]["shared"] == ["esconv-valid/1"]
-    assert "In 1 the seeker repeats 8 words in a row" in (out / "README.md").read_text()
+    assert steps(out)["held out: role cards"]["dropped"] == {"no card (no situation)": 1, "fewer than 2 turns": 1}
 
 
 def made_card(tmp_path: Path, source_id: str, **about: Any) -> str:
@@ -197,7 +176,7 @@ def test_a_written_card_serves_and_an_invalid_one_does_not(build: Builder, tmp_p
     out = build([row(talk(3))], rows, made_card(tmp_path, "valid/1", card_method="written"))
     assert [e.card_method for e in part(out, "valid")] == ["heuristic", "written"]
     out = build([row(talk(3))], rows, made_card(tmp_path, "valid/1", card_method="written", quality="invalid"))
-    assert manifest(out)[1]["left_out"] == ["esconv-valid/1"]
+    assert [e.source_id for e in part(out, "valid")] == ["valid/0"]
 
 
 def test_cards_that_sum_up_the_scored_lines_are_refused(build: Builder, tmp_path: Path) -> None:

@@ -65,7 +65,6 @@ SILENT: list[tuple[str, str, Any, str]] = [
     ("preferences", "annotator", "a\tb", f"annotator: {NAME}"),
     ("replies", "turn", True, f"turn: {TRUE}"),
     ("profiles", "demographics", {"age": True}, f"demographics.age: {TRUE}"),
-    ("documents", "turns", True, f"turns: {TRUE}"),
     ("held dialogues", "trial", True, f"trial: {TRUE}"),
     ("ecdbench scores", "n", True, f"n: {TRUE}"),
     ("ecdbench scores", "chance", True, f"chance: {TRUE}"),
