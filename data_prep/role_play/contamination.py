@@ -203,7 +203,9 @@ def read_documents(path: Path) -> list[Document]:
     if {"messages", "tokens"} <= keys:
         # Without the system message, which may contain the example's own card, and a greeting before the corpus's turns.
         examples = read_jsonl(path, RoleExample, "data file")
-        return [(e.id, e.language, "\n".join(message.get("content", "") for message in e.messages[-e.turns :])) for e in examples]
+        return [
+            (e.id, e.language, "\n".join(message.get("content", "") for message in e.messages[-e.turns :])) for e in examples
+        ]
     if "dialogue" in keys:
         talks = [item.dialogue for item in read_jsonl(path, SupportDialogue, "data file")]
     else:

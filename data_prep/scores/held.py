@@ -22,7 +22,7 @@ one turn, their texts on separate lines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -80,9 +80,6 @@ class _OfDialogue(_OfTalk):
             raise ValueError("profile and card: a dialogue's seeker has one of them")
         return self
 
-    def person(self) -> dict[str, str | None]:
-        return {"profile_id": self.profile, "card_id": self.card}
-
 
 class _HeldDialogue(_OfDialogue):
     turns: tuple[_HeldTurn, ...]
@@ -101,7 +98,7 @@ class _HeldRating(_OfTalk):
 
 def read_held(paths: Sequence[Path]) -> dict[HeldTalk, Dialogue]:
     """The dialogues of `.jsonl` and `.csv` files, in order: framework null, `source_id` the situation. Raises `UserError` with
-    file, line and column for a malformed row, a dialogue that occurs twice, lacks one side, or changes its language."""
+    file, line and column for a malformed row, and for a dialogue that occurs twice or lacks one side."""
     dialogues: dict[HeldTalk, Dialogue] = {}
 
     def each(where: str, row: _HeldDialogue) -> None:
@@ -119,7 +116,8 @@ def read_held(paths: Sequence[Path]) -> dict[HeldTalk, Dialogue]:
             supporter=row.supporter,
             trial=row.trial,
             turns=turns,
-            **row.person(),
+            profile_id=row.profile,
+            card_id=row.card,
         )
 
     for path in paths:
@@ -134,21 +132,18 @@ def read_held(paths: Sequence[Path]) -> dict[HeldTalk, Dialogue]:
     return dialogues
 
 
-def _by_utterance(path: Path) -> Iterator[tuple[str, _HeldDialogue]]:
-    first: dict[HeldTalk, tuple[str, _Utterance]] = {}
-    turns: dict[HeldTalk, list[_HeldTurn]] = {}
+def _by_utterance(path: Path) -> list[tuple[str, _HeldDialogue]]:
+    turns: dict[_OfDialogue, tuple[str, list[_HeldTurn]]] = {}
+    heads: dict[HeldTalk, _OfDialogue] = {}
 
     def each(where: str, utterance: _Utterance) -> None:
-        _, begun = first.setdefault(utterance.talk, (where, utterance))
-        if utterance.language != begun.language:
-            raise UserError(f"{where}: language: {utterance.language}, but {utterance.talk} began in {begun.language}")
-        if utterance.person() != begun.person():
-            raise UserError(f"{where}: profile, card: {utterance.talk} began with another, or without one")
-        turns.setdefault(utterance.talk, []).append(_HeldTurn(role=utterance.role, text=utterance.text))
+        head = _OfDialogue.model_validate(utterance.model_dump(exclude={"role", "text"}))
+        if heads.setdefault(head.talk, head) != head:
+            raise UserError(f"{where}: situation: {head.talk} began in another language, or with another profile or card")
+        turns.setdefault(head, (where, []))[1].append(_HeldTurn(role=utterance.role, text=utterance.text))
 
     read_table(path, _Utterance, KIND, each)
-    for talk, (where, begun) in first.items():
-        yield where, _HeldDialogue(**begun.model_dump(exclude={"role", "text"}), turns=tuple(turns[talk]))
+    return [(where, _HeldDialogue(**vars(head), turns=tuple(lines))) for head, (where, lines) in turns.items()]
 
 
 def read_ratings(
@@ -161,7 +156,8 @@ def read_ratings(
 
     def each(where: str, rating: _HeldRating) -> None:
         if rating.talk not in dialogues:
-            raise UserError(f"{where}: {_unknown(rating.talk, dialogues)}")
+            names = near(str(rating.talk), map(str, dialogues))
+            raise UserError(f"{where}: situation, supporter: no dialogue on {rating.talk}: {names}")
         dialogue = dialogues[rating.talk]
         fields = rating.model_dump(exclude={"situation", "supporter", "trial"})
         score = validated(HumanScore, {"dialogue_id": dialogue.id, "language": dialogue.language} | fields, where)
@@ -176,17 +172,6 @@ def read_ratings(
         read_table(path, _HeldRating, KIND, each)
     one_spelling(scores.values(), "ratings")
     return list(scores.values())
-
-
-def _unknown(talk: HeldTalk, dialogues: dict[HeldTalk, Dialogue]) -> str:
-    """The column of a rating that fits no dialogue, and why."""
-    situations = {other.situation for other in dialogues}
-    if talk.situation not in situations:
-        return f"situation: no dialogue on {talk.situation!r}: {near(talk.situation, situations)}"
-    supporters = {other.supporter for other in dialogues if other.situation == talk.situation}
-    if talk.supporter not in supporters:
-        return f"supporter: no dialogue on {talk.situation!r} with {talk.supporter!r}: {near(talk.supporter, supporters)}"
-    return f"trial: no dialogue on {talk}"
 
 
 def references(paths: Sequence[Path], dialogues: dict[HeldTalk, Dialogue]) -> list[Dialogue]:

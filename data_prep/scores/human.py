@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from core.errors import UserError, at, near
-from core.files import CONFIGS, check_unique, read_bytes, read_placed
+from core.files import CONFIGS, check_unique, read_placed
 from core.ledger import Build, BuildStep
 from core.names import composed, one_spelling
 from core.records import Comparison, Dialogue, HumanScore, Judgement, Preference
@@ -37,10 +37,8 @@ class Imported:
     judgements: list[Judgement] = field(default_factory=list)
 
     def add(self, other: Imported) -> None:
-        self.dialogues += other.dialogues
-        self.scores += other.scores
-        self.turn_scores += other.turn_scores
-        self.judgements += other.judgements
+        for name, records in vars(self).items():
+            records += getattr(other, name)
 
     def write(self, build: Build) -> None:
         """Write dialogues.jsonl and scores.jsonl, and turn_scores.jsonl and judgements.jsonl if there are any. Records in two
@@ -114,19 +112,13 @@ def read_scores(path: Path, check: Callable[[HumanScore], None] | None = None) -
     return list(scores.values())
 
 
-def read_gold(path: Path, check: Callable[[HumanScore], None] | None = None) -> list[HumanScore]:
-    """`read_scores` with an error that names a missing file as gold scores."""
-    read_bytes(path, "gold scores")
-    return read_scores(path, check)
-
-
 def gold_scores_of(paths: Iterable[Path], check: Callable[[HumanScore], None] | None = None) -> list[HumanScore]:
-    """`read_gold` of several files, each sorted by `item_order` and annotator, so that no figure depends on the order of rows.
-    A score that an annotator gave twice, be it in two files, is an error."""
+    """`read_scores` of several files, sorted by `item_order` and annotator, so that no figure depends on the order of rows. A
+    score that an annotator gave twice, be it in two files, is an error."""
     scores: list[HumanScore] = []
     first: dict[tuple[object, ...], Path] = {}
     for path in paths:
-        for score in sorted(read_gold(path, check), key=lambda score: (*item_order(score), score.annotator)):
+        for score in sorted(read_scores(path, check), key=lambda score: (*item_order(score), score.annotator)):
             refuse_twice(first, path, score.annotator, score, _key(score))
             scores.append(score)
     one_spelling(scores, "gold scores")
@@ -203,8 +195,7 @@ def read_comparisons(paths: Sequence[Path]) -> list[Comparison]:
             remedy = "" if first else "; if both orders were shown, say which is which in column order"
             raise UserError(f"{where}: {answer} (first at {places[key]}){remedy}")
         if graded.setdefault(choice.question, choice.degree is not None) != (choice.degree is not None):
-            what = "missing" if choice.degree is None else "given, but missing before"
-            raise UserError(f"{where}: degree: {what}: on question {choice.question!r} all rows have one or none has")
+            raise UserError(f"{where}: degree: on question {choice.question!r} all rows have one or none has")
 
     for path in paths:
         choices += read_table(path, Comparison, kind, each)

@@ -202,10 +202,13 @@ def describe(splits: dict[Split, list[RankCase]], rubric: Rubric) -> dict[str, A
         "dialogues": list(dict.fromkeys((split, case.dialogue.id) for split, case in placed)),
         "groups": list(dict.fromkeys((split, group_of(case.dialogue)) for split, case in placed)),
     }
+    counted = {what: Counter(split for split, _ in pairs) for what, pairs in sides.items()}
     several = {what: sum(count > 1 for count in Counter(name for _, name in pairs).values()) for what, pairs in sides.items()}
     return {
         "wanted": dict(SHARES),
-        "shares": {what: shares([split for split, _ in pairs]) for what, pairs in sides.items()},
+        "shares": {
+            what: {split: counted[what][split] / max(1, len(pairs)) for split in SHARES} for what, pairs in sides.items()
+        },
         "on_several_sides": {what: several[what] for what in ("dialogues", "groups")},
         "labels": rows,
     }
@@ -277,9 +280,3 @@ def grouped_split(groups: Sequence[str], labels: Sequence[str], seed: int) -> di
         for split, (_, rows) in zip(parts, folds.split(classes, classes, list(groups)), strict=True):
             result |= {groups[row]: split for row in rows}
     return {name: result[name] for name in names}
-
-
-def shares(splits: Sequence[Split]) -> dict[str, float]:
-    """Share (0–1) of each split among the entries."""
-    counts = Counter(splits)
-    return {split: counts[split] / max(1, len(splits)) for split in SHARES}

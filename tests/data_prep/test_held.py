@@ -11,7 +11,7 @@ from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
 from core.records import Dialogue, Turn
 from data_prep.__main__ import app
-from data_prep.scores.human import read_gold
+from data_prep.scores.human import read_scores
 
 DIALOGUES = """situation,supporter,language,role,text
 rain/1,alpha,en,seeker,It rains.
@@ -70,7 +70,7 @@ def test_utterances_become_dialogues(given: Path) -> None:
 def test_ratings_belong_to_their_dialogues(given: Path) -> None:
     call(given)
     name = {dialogue.id: key for key, dialogue in written(given).items()}
-    scores = read_gold(given / "out" / "scores.jsonl")
+    scores = read_scores(given / "out" / "scores.jsonl")
     assert [(name[s.dialogue_id], s.language, s.annotator, s.rubric, s.dimension, s.value) for s in scores] == [
         (("rain/1", "alpha"), "en", "ann", "esc_eval_human", "empathy", 3.0),
         (("rain/1", "alpha"), "en", "bob", "esc_eval_human", "empathy", 2.0),
@@ -116,7 +116,7 @@ HEAD, FIRST = DIALOGUES.split("\n")[:2]
     ("line", "message"),
     [
         ("rain/1,alpha,en,usr,Hello", r"d\.csv:3: role: .*'seeker' or 'supporter'.*'usr'"),
-        ("rain/1,alpha,zh,supporter,Hello", r"d\.csv:3: language: zh, but rain/1 with alpha began in en"),
+        ("rain/1,alpha,zh,supporter,Hello", r"d\.csv:3: situation: rain/1 with alpha began in another language"),
         ("rain/1,alpha,en,supporter,  ", r"d\.csv:3: text: "),
         ("rain/1,alpha,en,seeker,Hello", r"d\.csv:2: turns: in the dialogue on rain/1 with alpha the supporter says nothing"),
     ],
@@ -154,8 +154,11 @@ def test_errors_of_whole_files(name: str, text: str, message: str, given: Path) 
     [
         ("rain/1,alpha,ann,esc_eval_human,empathy,2", "ann rated rain/1 with alpha / empathy twice"),
         ("rain/1,alpha,cis,esc_eval_human,empathy,5", "value: 5 is off the scale of rubric esc_eval_human, 0 to 4"),
-        ("rain/2,alpha,cis,esc_eval_human,skill,2", "situation: no dialogue on 'rain/2': did you mean rain/1"),
-        ("dog/2,beta,cis,esc_eval_human,skill,2", "supporter: no dialogue on 'dog/2' with 'beta': known: alpha"),
+        (
+            "rain/2,alpha,cis,esc_eval_human,skill,2",
+            "situation, supporter: no dialogue on rain/2 with alpha: did you mean ",
+        ),
+        ("dog/2,beta,cis,esc_eval_human,skill,2", "situation, supporter: no dialogue on dog/2 with beta: "),
     ],
 )
 def test_errors_in_ratings_name_line_and_column(line: str, message: str, given: Path) -> None:
@@ -168,7 +171,7 @@ def test_errors_in_ratings_name_line_and_column(line: str, message: str, given: 
 def test_a_rating_of_an_unknown_trial(given: Path) -> None:
     head, row, *_ = RATINGS.splitlines()
     (given / "s.csv").write_text(f"{head},trial\n{row},3\n")
-    with pytest.raises(UserError, match=r"s\.csv:2: trial: no dialogue on rain/1 with alpha, trial 3"):
+    with pytest.raises(UserError, match=r"s\.csv:2: situation, supporter: no dialogue on rain/1 with alpha, trial 3"):
         call(given)
 
 
@@ -224,7 +227,9 @@ def test_a_dialogue_may_say_whose_profile_or_card_its_seeker_has(given: Path) ->
     with pytest.raises(UserError, match=r"p\.csv: held dialogues are imported with their ratings \(--gold\), and"):
         call(given, "--source", f"esconv={given}", dialogues="p.csv", scores="r.csv")
     (given / "p.csv").write_text(PROFILED.replace("zh,profile-zh-01,supporter", "zh,profile-zh-02,supporter"))
-    with pytest.raises(UserError, match=r"p\.csv:3: profile, card: rain/1 with alpha began with another"):
+    with pytest.raises(
+        UserError, match=r"p\.csv:3: situation: rain/1 with alpha began in another language, or with another profile"
+    ):
         call(given, dialogues="p.csv", scores="r.csv")
     row = {"situation": "a", "supporter": "b", "language": "en", "profile": "p", "card": "c", "turns": []}
     (given / "p.jsonl").write_text(json.dumps(row))

@@ -13,7 +13,7 @@ from core.files import read_jsonl, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Turn
 from core.rubrics import load_rubric
 from data_prep.__main__ import app
-from data_prep.scores.human import read_gold, read_scores
+from data_prep.scores.human import read_scores
 from evalsuite.commands.verdicts import read_judgements
 
 
@@ -32,7 +32,7 @@ def table(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def scores_of(folder: Path, name: str = "scores.jsonl") -> list[tuple[str, str, str, float]]:
-    return [(s.dialogue_id, s.annotator, s.dimension, s.value) for s in read_gold(folder / name)]
+    return [(s.dialogue_id, s.annotator, s.dimension, s.value) for s in read_scores(folder / name)]
 
 
 def steps(folder: Path) -> dict[str, Any]:
@@ -81,15 +81,15 @@ def test_esconv_survey_with_missing_answers(tmp_path: Path) -> None:
         ("esconv-train/1", "seeker", "emotion_after", 2.0),
     ]
     rubric = load_rubric("esconv_survey")
-    assert {s.dimension for s in read_gold(tmp_path / "out" / "scores.jsonl")} == set(rubric.dimensions)
-    assert {s.rubric for s in read_gold(tmp_path / "out" / "scores.jsonl")} == {rubric.name}
+    assert {s.dimension for s in read_scores(tmp_path / "out" / "scores.jsonl")} == set(rubric.dimensions)
+    assert {s.rubric for s in read_scores(tmp_path / "out" / "scores.jsonl")} == {rubric.name}
 
 
 def test_esconv_ratings_point_at_the_supporters_merged_turn(tmp_path: Path) -> None:
     call(tmp_path / "out", "--source", esconv(tmp_path, esconv_row()))
     dialogue = read_jsonl(tmp_path / "out" / "dialogues.jsonl", Dialogue, "dialogues")[0]
     assert [turn.role for turn in dialogue.turns] == ["seeker", "supporter", "seeker", "supporter", "seeker"]
-    found = read_gold(tmp_path / "out" / "turn_scores.jsonl")
+    found = read_scores(tmp_path / "out" / "turn_scores.jsonl")
     assert [(s.turn, s.value, s.rubric, s.dimension) for s in found] == [
         (1, 2.0, "esconv_turns", "helpfulness"),
         (3, 5.0, "esconv_turns", "helpfulness"),
@@ -111,7 +111,7 @@ def test_esconv_original_json_with_failed_dialogues(tmp_path: Path) -> None:
     (tmp_path / "FailedESConv.json").write_text(json.dumps([row]))
     call(tmp_path / "out", "--source", f"esconv_failed={tmp_path}")
     assert [score[2:] for score in scores_of(tmp_path / "out")] == [("empathy", 1.0), ("relevance", 2.0)]
-    assert [(s.turn, s.value) for s in read_gold(tmp_path / "out" / "turn_scores.jsonl")] == [(1, 1.0)]
+    assert [(s.turn, s.value) for s in read_scores(tmp_path / "out" / "turn_scores.jsonl")] == [(1, 1.0)]
 
 
 def test_malformed_rows_are_told_and_malformed_ratings_counted_while_the_survey_stays(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_empathic_comm(tmp_path: Path, flat: bool) -> None:
         ("supporter", "Oh no, really?"),
         ("seeker", "Yes."),
     ]
-    scores = read_gold(tmp_path / "out" / "scores.jsonl")
+    scores = read_scores(tmp_path / "out" / "scores.jsonl")
     assert [(s.annotator, s.rubric, s.dimension, s.value) for s in scores] == [
         ("crowd", "empathic_comm", "empathy", 3.5),
         ("crowd", "empathic_comm", "fluency", 5.0),
@@ -270,7 +270,7 @@ def test_own_scores_from_csv_and_jsonl_are_the_same(own: Path) -> None:
     (own / "s.csv").write_text(HEAD + GOOD + "d1,en,ann,esconv_turns,helpfulness,2.5,1\nd2,zh,bob,esc_eval_human,skill,4,\n")
     call(own / "a", "--gold", own / "s.csv", "--dialogues", own / "d.jsonl")
     assert scores_of(own / "a") == [("d1", "ann", "empathy", 3.0), ("d2", "bob", "skill", 4.0)]
-    assert [(s.value, s.turn) for s in read_gold(own / "a" / "turn_scores.jsonl")] == [(2.5, 1)]
+    assert [(s.value, s.turn) for s in read_scores(own / "a" / "turn_scores.jsonl")] == [(2.5, 1)]
     assert steps(own / "a")["dialogues"] == (3, 2, {"no score": 1})
     write_jsonl(own / "s.jsonl", read_scores(own / "s.csv"))
     call(own / "b", "--gold", own / "s.jsonl", "--dialogues", own / "d.jsonl")

@@ -19,7 +19,7 @@ from core.specs import load_spec
 from core.verbs import Verbs
 from data_prep.commands.rank_sft import rank_sft
 from data_prep.scores import synthetic
-from data_prep.scores.human import read_gold
+from data_prep.scores.human import read_scores
 from data_prep.scores.rank_sft import RankCase, RankExample, cases, majority, mean_targets, narrowed, split_cases
 from evalsuite.judge.judge import Judge
 from evalsuite.statistics.agreement import agreement
@@ -188,7 +188,7 @@ def test_one_seed_gives_the_same_bytes_and_another_does_not(split: str, score_se
     some = read_jsonl(score_set / "dialogues.jsonl", Dialogue, "dialogues")[::8]
     write_jsonl(tmp_path / "dialogues.jsonl", some)
     names = {dialogue.id for dialogue in some}
-    write_jsonl(tmp_path / "scores.jsonl", [s for s in read_gold(score_set / "scores.jsonl") if s.dialogue_id in names])
+    write_jsonl(tmp_path / "scores.jsonl", [s for s in read_scores(score_set / "scores.jsonl") if s.dialogue_id in names])
     made = []
     for name, seed in (("a", "4"), ("b", "4"), ("c", "5")):
         call(tmp_path, tmp_path / name, "--seed", seed, "--split", split)
@@ -208,7 +208,7 @@ def test_bundled_set_through_the_command(score_set: Path, tmp_path: Path) -> Non
     assert sum(map(len, groups)) == len(set.union(*groups)) == 86, "the variants of one base stay together"
     tested = [d.id for d in read_jsonl(tmp_path / "dialogues_test.jsonl", Dialogue, "dialogues")]
     assert tested == [example.dialogue_id for example in splits["test.jsonl"]][::7]
-    gold = read_gold(tmp_path / "scores_test.jsonl")
+    gold = read_scores(tmp_path / "scores_test.jsonl")
     assert {score.dialogue_id for score in gold} == set(tested) and len(gold) == 7 * len(tested)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["seed"] == 0 and manifest["settings"]["method"] == "per_dimension"

@@ -19,7 +19,7 @@ from core.records import Dialogue, HumanScore, Judgement, Turn
 from core.statistics.accuracy import FIGURES
 from core.statistics.reliability import KAPPA_FROM, jackknife
 from core.tables import Estimate, fmt
-from data_prep.scores.human import read_gold
+from data_prep.scores.human import read_scores
 from evalsuite.commands.verdicts import read_judgements
 from evalsuite.statistics.agreement import RANK_FROM, agreement, agreement_tables
 from evalsuite.statistics.clusters import Clusters, cluster_key, clusters_of
@@ -327,7 +327,7 @@ def test_doubled_lines_in_files_are_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"j\.jsonl.*doubled"):
         read_judgements(tmp_path / "j.jsonl")
     with pytest.raises(UserError, match=r"g\.jsonl:2: a gave d0 / fluency twice"):
-        read_gold(tmp_path / "g.jsonl")
+        read_scores(tmp_path / "g.jsonl")
 
 
 def test_a_judge_may_be_asked_twice_in_one_file_under_two_conditions(tmp_path: Path) -> None:
@@ -337,9 +337,9 @@ def test_a_judge_may_be_asked_twice_in_one_file_under_two_conditions(tmp_path: P
 
 def test_gold_is_read_from_csv_too(tmp_path: Path) -> None:
     (tmp_path / "g.csv").write_text("dialogue_id,language,annotator,rubric,dimension,value\nd0,en,a,g,fluency,3\n")
-    assert read_gold(tmp_path / "g.csv") == golden([3])
-    with pytest.raises(UserError, match=r"gold scores not found: .*none\.csv"):
-        read_gold(tmp_path / "none.csv")
+    assert read_scores(tmp_path / "g.csv") == golden([3])
+    with pytest.raises(UserError, match=r"table not found: .*none\.csv"):
+        read_scores(tmp_path / "none.csv")
 
 
 def test_tables_follow_the_mode() -> None:

@@ -27,7 +27,8 @@ from data_prep.profiles import bundled_profiles, load_profiles
 from data_prep.profiles.build import load_seeds
 from data_prep.responses import read_responses
 from data_prep.scores.held import read_held
-from data_prep.scores.human import COLUMNS, read_dialogues, read_gold, read_preferences
+from data_prep.scores.human import COLUMNS, read_dialogues, read_preferences
+from data_prep.scores.human import read_scores as read_gold
 from evalsuite.commands.verdicts import read_judgements
 from evalsuite.runs.config import load_config
 
