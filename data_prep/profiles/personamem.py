@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import AliasPath, BeforeValidator, Field, ValidationError
 
 from core.errors import UserError
 from core.files import explain, read_json
@@ -31,25 +31,13 @@ def _texts(value: Any) -> Any:
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 
 
-class _Name(RowModel):
-    first: str = ""
-
-
-class _Place(RowModel):
-    country: str = ""
-
-
-class _PersonaWork(RowModel):
-    title: str = ""
-
-
 class _Persona(RowModel):
-    name: _Name = _Name()
+    name: str = Field(default="", validation_alias=AliasPath("name", "first"))
     age: Annotated[Whole, Field(ge=6, le=110)] | None = None
     gender: str = ""
     maritalStatus: str = ""
-    location: _Place = _Place()
-    occupation: _PersonaWork = _PersonaWork()
+    nationality: str = Field(default="", validation_alias=AliasPath("location", "country"))
+    occupation: str = Field(default="", validation_alias=AliasPath("occupation", "title"))
     interests: Texts = ()
     personalityTraits: Texts = ()
     stereotypical_preferences: Texts = ()
@@ -81,9 +69,9 @@ def load_profiles(file: Path) -> list[Profile]:
             demographics = Demographics(
                 age=persona.age,
                 gender=persona.gender.lower(),
-                occupation=persona.occupation.title,
-                name=persona.name.first,
-                nationality=persona.location.country,
+                occupation=persona.occupation,
+                name=persona.name,
+                nationality=persona.nationality,
                 relationship=persona.maritalStatus.lower(),
             )
             preferences = Preferences(

@@ -26,7 +26,7 @@ from core.rows import CorpusReader, CorpusRow, Dropped, Malformed, RowModel
 from data_prep.published.healthbench import Prompt, turns_of
 from data_prep.scores.human import Imported, human_score
 from data_prep.sources import SCORED, SOURCES, corpus_files, read_counted, read_source, source_named
-from data_prep.sources.support import ROLES, Score, merged
+from data_prep.sources.support import ROLES, Score, Utterance, merged
 
 MECHANISMS = ("emotional_reactions", "interpretations", "explorations")
 _JUDGES = {"gpt": "gpt-4o", "claude": "claude-3.7-sonnet", "gemini": "gemini-2.5-pro"}  # EmpathicComm's file names
@@ -35,18 +35,12 @@ _JUDGES = {"gpt": "gpt-4o", "claude": "claude-3.7-sonnet", "gemini": "gemini-2.5
 # --- ESConv ---------------------------------------------------------------------------------------------------------------
 
 
-class _Rated(RowModel):
+class _Rated(Utterance):
     """An utterance with the seeker's rating, under the field names of the three published forms."""
 
-    speaker: str
-    text: str = Field(default="", validation_alias=AliasChoices("text", "content"))
     rating: Score = Field(
         default=None, validation_alias=AliasChoices("rating", "feedback", AliasPath("annotation", "feedback"))
     )
-
-    @property
-    def role(self) -> Role:
-        return ROLES[self.speaker]
 
 
 class _RatedDialogue(RowModel):
@@ -85,8 +79,8 @@ def turn_ratings(dialogue: Dialogue, utterances: Sequence[_Rated], step: BuildSt
     latest: dict[int, float] = {}
     turn, rated, speaking = -1, -1, ""
     for utterance in utterances:
-        if utterance.text.strip() and utterance.role != speaking:
-            turn, speaking = turn + 1, utterance.role
+        if utterance.text.strip() and ROLES[utterance.speaker] != speaking:
+            turn, speaking = turn + 1, ROLES[utterance.speaker]
         if speaking == "supporter":
             rated = turn
         if utterance.rating is None:

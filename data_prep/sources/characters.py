@@ -18,6 +18,7 @@ from core.files import explain
 from core.records import RolePlay, Whole
 from core.rows import CorpusItem, CorpusReader, CorpusRow, Dropped, Malformed, RowModel, by_row
 from data_prep.sources.play import PERSONA, language_of, play, profile, shortened
+from data_prep.sources.support import Utterance
 
 
 class _CharacterEval(RowModel):
@@ -136,13 +137,8 @@ character_llm = by_row(
 _NARRATION = "旁白"
 
 
-class _ChatHaruhiLine(RowModel):
-    role: str
-    text: str
-
-
 class _ChatHaruhi(RowModel):
-    dialogue: list[_ChatHaruhiLine]
+    dialogue: list[Utterance]
     source: str = "synthesized"
 
 
@@ -197,7 +193,7 @@ def _named_lines(raw: _ChatHaruhi) -> list[tuple[str, str]]:
     result: list[tuple[str, str]] = []
     open_before = False
     for line in raw.dialogue:
-        name, text = line.role.strip(), unquoted(line.text)
+        name, text = line.speaker.strip(), unquoted(line.text)
         directed = re.fullmatch(r"(.+?)\s*[（(]([^（()）]*)[)）]?", name)
         if directed:
             name, text = directed[1], f"（{directed[2]}）{text}" if text else ""
@@ -227,24 +223,11 @@ def _is_called(name: str, character: str) -> bool:
     return bool(character) and character in name and not re.search(r"[、,，和]", name.split(character)[0])
 
 
-class _CoserName(RowModel):
-    name: str
-
-
-class _CoserLine(RowModel):
-    character: str
-    message: str
-
-
 class _Coser(RowModel):
     scenario: str = ""
-    key_characters: list[_CoserName]
-    dialogues: list[_CoserLine]
+    key_characters: list[dict[str, Any]]
+    dialogues: list[Utterance]
     character_profiles: dict[str, str] = Field(default={})
-
-
-class _Portrait(RowModel):
-    profile: str = ""
 
 
 class _Plot(RowModel):
@@ -253,7 +236,7 @@ class _Plot(RowModel):
 
 class _Book(RowModel):
     plots: list[Any]
-    character_datasets: dict[str, _Portrait] = Field(default={})
+    character_datasets: dict[str, dict[str, Any]] = Field(default={})
 
 
 def coser(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
@@ -280,7 +263,7 @@ def coser(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
         except ValidationError as error:
             reader.malformed(reader.row(str(file), None), f"neither a book nor a list of scenes: {explain(error)}")
             continue
-        profiles = {name: portrait.profile for name, portrait in book.character_datasets.items()}
+        profiles = {name: str(portrait.get("profile", "")) for name, portrait in book.character_datasets.items()}
         for number, plot in enumerate(book.plots):
             where = f"{file}: plot {number}"
             try:
@@ -312,9 +295,9 @@ def _conversations(value: list[Any] | str) -> list[Any]:
 
 def _coser(value: Any, source_id: str, profiles: Mapping[str, str]) -> RolePlay:
     raw = _Coser.model_validate(value)
-    lines = [(line.character.strip(), " ".join(re.sub(r"\[[^\[\]]*\]", " ", line.message).split())) for line in raw.dialogues]
+    lines = [(line.speaker.strip(), " ".join(re.sub(r"\[[^\[\]]*\]", " ", line.text).split())) for line in raw.dialogues]
     counts = Counter(name for name, text in lines if text)
-    keys = [key.name.strip() for key in raw.key_characters if key.name.strip() not in ("", "Environment")]
+    keys = [name for key in raw.key_characters if (name := str(key.get("name", "")).strip()) not in ("", "Environment")]
     if not keys:
         raise Dropped("no key character")
     character = max(keys, key=lambda name: counts[name])  # the first of those with the most lines

@@ -12,6 +12,7 @@ from pydantic import AliasPath, Field
 
 from core.records import Language, RolePlay
 from core.rows import CorpusItem, CorpusReader, Dropped, Malformed, RowModel, by_row
+from data_prep.sources.support import Utterance
 
 PERSONA = 800  # characters of a persona, or of a scene
 
@@ -126,13 +127,8 @@ _UNDEFINED = {0x81, 0x8D, 0x8F, 0x90, 0x9D}  # in Windows-1252
 _SIGNS = {code: "" if code in _UNDEFINED else bytes([code]).decode("cp1252") for code in range(0x80, 0xA0)}
 
 
-class _SocialBenchLine(RowModel):
-    speaker: str = Field(validation_alias="from")
-    value: str
-
-
 class _SocialBench(RowModel):
-    dialogue: list[_SocialBenchLine]
+    dialogue: list[Utterance]
     language: Language = Field(validation_alias=AliasPath("meta", "lang"))
 
 
@@ -150,7 +146,7 @@ def socialbench(value: Any, source_id: str) -> RolePlay:
     are dropped. A few signs in English texts are control characters of Windows-1252, which are replaced.
     """
     raw = _SocialBench.model_validate(value)
-    lines = [(line.speaker.strip(), mended(line.value)) for line in raw.dialogue]
+    lines = [(line.speaker.strip(), mended(line.text)) for line in raw.dialogue]
     if len(lines) < 2:
         raise Dropped("single line")
     character = lines[-1][0]

@@ -45,9 +45,17 @@ def support_dialogue(
     return SupportDialogue.model_validate({"dialogue": dialogue, **about})
 
 
-def by_role(spoken: Iterable[tuple[str, str]], roles: dict[str, Role]) -> list[tuple[Role, str]]:
-    """(speaker, text) pairs with the corpus's names replaced. Raises `Malformed` for a name that is not in `roles`."""
-    pairs = list(spoken)
+class Utterance(RowModel):
+    """A speaker's words, under the names that corpora have for the two."""
+
+    speaker: str = Field(validation_alias=AliasChoices("speaker", "role", "from", "character"))
+    text: str = Field(validation_alias=AliasChoices("text", "content", "value", "message"))
+
+
+def by_role(spoken: Iterable[Utterance | tuple[str, str]], roles: dict[str, Role]) -> list[tuple[Role, str]]:
+    """Utterances, or (speaker, text), with the corpus's names replaced. Raises `Malformed` for a name that is not in
+    `roles`."""
+    pairs = [(line.speaker, line.text) if isinstance(line, Utterance) else line for line in spoken]
     if unknown := sorted({speaker for speaker, _ in pairs} - set(roles)):
         raise Malformed(f"unknown speaker {unknown[0]!r} (known: {', '.join(roles)})")
     return [(roles[speaker], text) for speaker, text in pairs]
@@ -64,11 +72,6 @@ Score = Annotated[
 ]
 
 
-class _EsconvUtterance(RowModel):
-    speaker: str
-    text: str = Field(validation_alias=AliasChoices("text", "content"))
-
-
 def _answer(form: str, split: str) -> Any:
     """An answer of the survey, by its names in the original JSON (`form`) and in the split files."""
     return Field(default=None, validation_alias=AliasChoices(AliasPath("survey_score", "seeker", form), split))
@@ -78,7 +81,7 @@ class _Esconv(RowModel):
     emotion_type: str
     problem_type: str
     situation: str
-    dialog: list[_EsconvUtterance]
+    dialog: list[Utterance]
     survey_score: dict[str, dict[str, Any] | None] | None = None  # checks the form; the answers are read below
     empathy: Score = _answer("empathy", "empathy")
     relevance: Score = _answer("relevance", "relevance")
@@ -100,7 +103,7 @@ def _esconv(source: str, value: Any, source_id: str) -> SupportDialogue:
         source,
         source_id,
         "en",
-        by_role(((u.speaker, u.text) for u in raw.dialog), ROLES),
+        by_role(raw.dialog, ROLES),
         situation=raw.situation.strip(),
         problem=raw.problem_type.strip(),
         emotion=raw.emotion_type.strip(),
@@ -166,16 +169,11 @@ def extes(value: Any, source_id: str) -> SupportDialogue:
     return support_dialogue("extes", source_id, "en", turns, **about)
 
 
-class _SmileUtterance(RowModel):
-    role: str
-    content: str
-
-
 class _Smile(RowModel):
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
     id: str
-    dialog: list[_SmileUtterance]
+    dialog: list[Utterance]
 
 
 def _smile(value: Any, _: str) -> SupportDialogue:
@@ -184,7 +182,7 @@ def _smile(value: Any, _: str) -> SupportDialogue:
     `source_id` is the number of its file."""
     raw = _Smile.model_validate(value)
     roles: dict[str, Role] = {"client": "seeker", "counselor": "supporter"}
-    return support_dialogue("smile", raw.id, "zh", by_role(((u.role, u.content) for u in raw.dialog), roles))
+    return support_dialogue("smile", raw.id, "zh", by_role(raw.dialog, roles))
 
 
 smile = by_row(
@@ -192,25 +190,12 @@ smile = by_row(
 )
 
 
-class _EscotUtterance(RowModel):
-    speaker: str
-    content: str
-
-
-class _EscotOriginal(RowModel):
-    dialog: list[_EscotUtterance]
-    response: str
-
-
-class _EscotThought(RowModel):
-    emotion: str = ""
-    emotion_stimuli: str = ""
-
-
 class _Escot(RowModel):
     id: Whole
-    original_data: _EscotOriginal
-    cot_data: _EscotThought = _EscotThought()
+    dialog: list[Utterance] = Field(validation_alias=AliasPath("original_data", "dialog"))
+    response: str = Field(validation_alias=AliasPath("original_data", "response"))
+    emotion: str = Field(default="", validation_alias=AliasPath("cot_data", "emotion"))
+    stimuli: str = Field(default="", validation_alias=AliasPath("cot_data", "emotion_stimuli"))
 
 
 class _EscotReply(RowModel):
@@ -240,10 +225,8 @@ def escot(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
 
 def _escot_annotated(value: Any) -> SupportDialogue:
     raw = _Escot.model_validate(value)
-    turns = by_role(((u.speaker, u.content) for u in raw.original_data.dialog), ROLES)
-    turns.append(("supporter", raw.original_data.response))
-    about = {"situation": raw.cot_data.emotion_stimuli.strip(), "emotion": raw.cot_data.emotion.strip()}
-    return support_dialogue("escot", f"{raw.id}", "en", turns, **about)
+    turns = [*by_role(raw.dialog, ROLES), ("supporter", raw.response)]
+    return support_dialogue("escot", f"{raw.id}", "en", turns, situation=raw.stimuli.strip(), emotion=raw.emotion.strip())
 
 
 def _escot_reply(value: Any) -> SupportDialogue:
