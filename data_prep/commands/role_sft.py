@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 import typer
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich.progress import Progress
 
 from core.errors import UserError, need_modules
-from core.files import CONFIGS, validated
+from core.files import CONFIGS, validated, write_text
+from core.grouping import group_by
 from core.ledger import Build
 from core.options import OutIfAnyOption, SeedOption, SetOption, SourceIfAnyOption, console, writes
 from core.paths import IN_FILE, IN_NAME, IN_PLACES
-from core.rows import CorpusItem
+from core.records import RoleCard
+from core.rows import CorpusItem, Source
 from core.settings import with_settings
 from core.tables import Table, to_console
 from core.yaml_files import read_yaml
 from data_prep.cards import bundled_cards, cardless, load_cards
-from data_prep.role_play.held_out import check_source
-from data_prep.role_play.mix import STEPS, STEPS_HELD, RoleSet, RoleSftConfig, build_set, check_quotas, prospects
-from data_prep.role_play.outputs import write_data_card, write_dataset
+from data_prep.role_play.contamination import THRESHOLD
+from data_prep.role_play.mix import (
+    CAUTIOUS,
+    CAUTIOUS_OWN,
+    GENERAL_PROMPTS,
+    STEPS,
+    STEPS_HELD,
+    RoleSet,
+    RoleSftConfig,
+    build_set,
+    check_held_out,
+    check_quotas,
+    prospects,
+)
 from data_prep.sources import SOURCES, parse_places, read_source, source_at
 
 CONFIG = CONFIGS / "data" / "role_sft.yaml"
@@ -64,7 +81,7 @@ def role_sft(
     """
     places, valid_places = parse_places(source or []), parse_places(valid_source or [], "--valid-source")
     for name in valid_places:
-        check_source(name)
+        check_held_out(name)
     mix = read_yaml(config, RoleSftConfig, "role-play mix")
     mix = validated(RoleSftConfig, with_settings(mix.model_dump(), settings or [], RoleSftConfig), "--set")
     check_quotas(mix, config, places)
@@ -101,12 +118,12 @@ def role_sft(
     build.write("train.jsonl", result.train)
     build.write("valid.jsonl", result.valid)
     build.write("links.jsonl", result.matches)
-    write_dataset(result, build, DATASET)
+    _write_dataset(result, build)
     sources = []
     for name in items | held_out:  # with the languages that were read, since a part of a corpus may have only one
         languages = sorted({item.language for item in (held_out | items)[name]})
         sources.append(source_at(name, (valid_places | places)[name]).model_copy(update={"languages": tuple(languages)}))
-    write_data_card(result, mix, evaluation, eval_names, sources, build)
+    _write_data_card(result, mix, evaluation, eval_names, sources, build)
     build.finish(console)
     _print(result, mix)
 
@@ -122,13 +139,11 @@ def _print_plan(mix: RoleSftConfig) -> None:
         "of dialogues is known. Cards by a model: the corpus states no situation, so run `cards extract` first."
     )
     to_console(Table.of("prospects", title, [*rows, total], [note]), console)
-    short = [row for row in rows if row["Available"] is not None and row["Available"] < row["Quota"]]
-    for row in short:
-        quota = f"{row['Quota']:,} dialogues are needed, {row['Available']:,} are available"
-        console.print(f"{row['Source']} ({row['Language']}): {quota}", soft_wrap=True)
-    if short:
-        raise typer.Exit(1)
     unknown = sum(row["Available"] is None for row in rows)
+    short = [f"{row['Source']} ({row['Language']})" for row in rows if (row["Available"] or row["Quota"]) < row["Quota"]]
+    if short:
+        console.print(f"too few dialogues: {', '.join(short)}", soft_wrap=True)
+        raise typer.Exit(1)
     console.print("every quota can be met" + (f", except {unknown} for your own corpora, which are unknown" if unknown else ""))
 
 
@@ -136,8 +151,10 @@ def _print(result: RoleSet, mix: RoleSftConfig) -> None:
     """Print the quotas and their shortfall."""
     heads = {"Source": "source", "Language": "language", "Quota": "quota", "Available": "dialogues", "Usable": "usable"}
     heads |= {"Taken": "taken", "Short": "short"}
-    rows = [{head: row[key] for head, key in heads.items()} for row in result.shortfall]
-    rows = [row if quota["given"] else row | {"Available": None} for row, quota in zip(rows, result.shortfall, strict=True)]
+    rows = [
+        {head: None if head == "Available" and not row["given"] else row[key] for head, key in heads.items()}
+        for row in result.shortfall
+    ]
     total = {"Source": "all", "Quota": mix.target, "Taken": result.taken, "Short": mix.target - result.taken}
     note = (
         "Available: dialogues with a card (a dash: the corpus was not given). Usable: those left by all steps but the quotas."
@@ -150,3 +167,85 @@ def _cardless(result: RoleSet) -> list[str]:
     given = dict.fromkeys(row["source"] for row in result.shortfall if row["given"] and not row["dialogues"])
     names = [name for name in given if name in SOURCES and SOURCES[name].kind == "support"]
     return [f"{cardless(name)}; then --cards cards/{name}/cards.jsonl" for name in names]
+
+
+# --- files beside the records -------------------------------------------------------------------------------------------------
+
+
+def _write_dataset(result: RoleSet, build: Build) -> None:
+    """OUT/dataset, for `datasets.load_from_disk`."""
+    from datasets import Dataset, DatasetDict, disable_progress_bars
+
+    disable_progress_bars()
+    parts = {"train": result.train, "valid": result.valid}
+    rows = {part: [example.model_dump(mode="json") for example in examples] for part, examples in parts.items() if examples}
+    folder = build.folder / DATASET
+    DatasetDict({part: Dataset.from_list(values) for part, values in rows.items()}).save_to_disk(str(folder))
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            build.output(path.relative_to(build.folder).as_posix())
+
+
+def _write_data_card(
+    result: RoleSet,
+    mix: RoleSftConfig,
+    evaluation: Sequence[RoleCard],
+    eval_names: Sequence[str],
+    sources: Sequence[Source],
+    build: Build,
+) -> None:
+    """Write README.md: the set's sources and rules, and how close it comes to the evaluation's cards."""
+    source_of = {card.id: card.source for card in evaluation}
+    scores: dict[str, list[float]] = defaultdict(list)
+    for match in result.matches:
+        scores[f"cards from {source_of[match.card_id]}, before"].append(match.score)
+    if result.left:
+        scores["all cards, in the finished set"] = [match.score for match in result.left]
+    values = {
+        "config": mix,
+        "general": GENERAL_PROMPTS,
+        "result": result,
+        "manifest": build.manifest(),
+        "rows": _rows(result),
+        "evaluation": len(evaluation),
+        "evaluation_files": ", ".join(Path(name).name for name in eval_names),
+        "threshold": THRESHOLD,
+        "cautious": CAUTIOUS,
+        "cautious_own": CAUTIOUS_OWN,
+        "scores": {name: _quantiles(values) for name, values in sorted(scores.items())},
+        "sources": sources,
+    }
+    template = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True)
+    write_text(build.folder / "README.md", template.get_template("data_card.md.j2").render(values) + "\n")
+    build.output("README.md")
+
+
+def _rows(result: RoleSet) -> list[dict[str, Any]]:
+    """A row per source and language of the set."""
+    train = {example.id for example in result.train}
+    rows = []
+    for (source, language), group in group_by([*result.train, *result.valid], lambda e: (e.source, e.language)).items():
+        tokens = _quantiles([example.tokens for example in group])
+        of_train = sum(example.id in train for example in group)
+        rows.append(
+            {
+                "source": source,
+                "language": language,
+                "kind": group[0].kind,
+                "cards": ", ".join(sorted({example.card_method for example in group if example.card_method})),
+                "train": of_train,
+                "valid": len(group) - of_train,
+                "turns": f"{_quantiles([example.turns for example in group])['median']:g}",
+                "tokens": f"{tokens['median']:g}, {tokens['p95']:g}, {tokens['max']:g}",
+            }
+        )
+    return rows
+
+
+def _quantiles(values: Sequence[float]) -> dict[str, float]:
+    """n, minimum, quartiles, 95th percentile and maximum (empty without values)."""
+    if not values:
+        return {"n": 0}
+    low, first, median, third, high, top = np.quantile(np.asarray(values, dtype=float), [0, 0.25, 0.5, 0.75, 0.95, 1])
+    named = {"min": low, "q25": first, "median": median, "q75": third, "p95": high, "max": top}
+    return {"n": len(values)} | {name: round(float(value), 4) for name, value in named.items()}

@@ -2,6 +2,10 @@
 
 The paper gives 3,390 support dialogues (Smile, ESConv, ExTES) and 14,000 in all, without the names of the five general sets.
 Published role cards were made from the same corpora, so their possible sources are removed (data_prep.role_play.contamination).
+
+Perplexity on seeker lines means little if the card in the system message summarises those very lines. So a corpus can be held
+out whole only if its heuristic cards come from texts that were written independently of the dialogue: ESConv's seekers filled
+in situation, kind of problem and emotion before the chat (Liu et al., ACL 2021, section 4).
 """
 
 from __future__ import annotations
@@ -19,15 +23,14 @@ from pydantic import Field, model_validator
 from core.errors import UserError, near
 from core.files import check_unique
 from core.grouping import group_by
-from core.ledger import Build
+from core.ledger import Build, BuildStep
 from core.prompts import PromptPack, load_pack
 from core.records import Language, RoleCard, RolePlay, SupportDialogue
 from core.rows import CorpusItem
 from core.settings import Settings
-from data_prep.cards.heuristic import heuristic_card
+from data_prep.cards.heuristic import card_of_situation, heuristic_card
 from data_prep.role_play.contamination import Document, Match, link
 from data_prep.role_play.examples import Draft, RoleExample, TokenCounter, fit, role_play_draft, support_draft
-from data_prep.role_play.held_out import LEAST_HELD, CardsBySource, held_drafts
 from data_prep.role_play.repeats import apart, distinct
 from data_prep.sources import SOURCES
 from data_prep.sources.generic import NAME as GENERIC
@@ -38,6 +41,10 @@ GENERAL_PROMPTS = "role_play"
 CAUTIOUS, CAUTIOUS_OWN = 0.9, 0.8
 _MADE_FROM = {"psyqa": "smile"}  # SmileChat was written from PsyQA's questions
 STEPS, STEPS_HELD = 6, 3  # of build_set, and further ones with a held-out corpus
+# Others describe the dialogue afterwards (ESCoT's annotation, ExTES's description), or give their seekers no situation.
+BEFORE_CHAT = ("esconv", "esconv_failed", "esconv_multi", "bundled_support")
+LEAST_HELD = 2  # turns: a line and an answer are the shortest possible example
+CardsBySource = Mapping[tuple[str, str | None], RoleCard]  # given cards by source and source id
 _BATCH = 2_000  # dialogues tokenised together: bounds memory
 
 
@@ -77,6 +84,15 @@ class RoleSftConfig(Settings):
         if total != self.target:
             raise ValueError(f"quotas sum to {total}, the target is {self.target}")
         return self
+
+
+def check_held_out(name: str) -> None:
+    """Raise `UserError` for a corpus whose cards may reveal the dialogue's own lines."""
+    if name not in BEFORE_CHAT:
+        raise UserError(
+            f"--valid-source: {name}: as far as we know its seekers wrote no situation before the chat, so its cards may "
+            f"reveal the scored lines; hold out one of {', '.join(BEFORE_CHAT)}"
+        )
 
 
 def check_quotas(config: RoleSftConfig, file: Path, sources: Collection[str]) -> None:
@@ -140,15 +156,15 @@ def build_set(
     """The set from corpora by name. `cards` made from them (by source and source id) replace cards from a corpus's own fields;
     `evaluation` are the cards that must not be trained on. Every step is counted in `build`.
 
-    `held_out` are held-out corpora (data_prep.role_play.held_out): all their dialogues become the validation part, cut to
-    `max_tokens` and otherwise unchanged; nothing else is held out, and what repeats one of them is not trained on.
+    `held_out` are held-out corpora: all their dialogues become the validation part, cut to `max_tokens` and otherwise
+    unchanged; nothing else is held out, and what repeats one of them is not trained on.
     """
     held_out = held_out or {}
     prompts, general = load_pack(config.prompts), load_pack(GENERAL_PROMPTS)
     by_source = _by_dialogue(cards, [item for group in (*items.values(), *held_out.values()) for item in group], build)
     result = RoleSet(held_out=tuple(held_out))
-    kept_out = held_drafts(held_out, by_source, prompts, build) if held_out else []
-    drafts = _drafts(items, by_source, prompts, general, build)
+    kept_out = _drafts(held_out, by_source, prompts, general, build.step("held out: role cards"), True) if held_out else []
+    drafts = _drafts(items, by_source, prompts, general, build.step("role cards"))
     dialogues = _by_source(drafts)
     least = config.min_turns
     drafts = build.step("turns").sieve(drafts, lambda draft: f"fewer than {least} turns" if draft.turns < least else None)
@@ -194,9 +210,15 @@ def _by_dialogue(cards: Sequence[RoleCard], items: Sequence[CorpusItem], build: 
 
 
 def _drafts(
-    items: Mapping[str, Sequence[CorpusItem]], cards: CardsBySource, prompts: PromptPack, general: PromptPack, build: Build
+    corpora: Mapping[str, Sequence[CorpusItem]],
+    cards: CardsBySource,
+    prompts: PromptPack,
+    general: PromptPack,
+    step: BuildStep,
+    held_out: bool = False,
 ) -> list[Draft]:
-    """The dialogues with cards and system prompts. A support dialogue needs a card."""
+    """The dialogues with cards and system prompts. A support dialogue needs a card; a held-out one gets one even from a short
+    situation. Raises `UserError` for a card that a model made from a held-out dialogue."""
 
     def draft(item: CorpusItem) -> Draft | str:
         if isinstance(item, RolePlay):
@@ -204,11 +226,21 @@ def _drafts(
         if not isinstance(item, SupportDialogue):
             return "single turn"
         card = cards.get((item.dialogue.source, item.dialogue.source_id)) or heuristic_card(item)
+        if held_out and isinstance(card, str) and (situation := " ".join(item.situation.split())):
+            card = card_of_situation(item, situation)
         if isinstance(card, str):
             return f"no card ({card})"
-        return "its card is invalid" if card.quality == "invalid" else support_draft(item, card, prompts)
+        if card.quality == "invalid":
+            return "its card is invalid"
+        if held_out and card.card_method == "llm":
+            raise UserError(
+                f"--cards: a model made {card.id} from the held-out dialogue {item.id}, whose lines are scored; leave it out "
+                "(the dialogue then gets a card from its own situation)"
+            )
+        made = support_draft(item, card, prompts)
+        return f"fewer than {LEAST_HELD} turns" if held_out and made.turns < LEAST_HELD else made
 
-    return build.step("role cards").make((item for name in items for item in items[name]), draft)
+    return step.make((item for items in corpora.values() for item in items), draft)
 
 
 def _documents(drafts: Iterable[Draft]) -> list[Document]:

@@ -60,7 +60,7 @@ class _Agent:
         full = f"{self.first} {self.last}"
         initials = "".join(word[0] for word in full.split())
         calls = {full, self.first, self.first.split()[0], self.last, initials, initials[0]}
-        calls |= {f"agent{number}", f"agent {number}", f"agent_{number}", ".".join(initials), ".".join(initials) + "."}
+        calls |= {f"agent{number}", f"agent {number}"}
         return {call.lower() for call in calls}
 
 
