@@ -22,10 +22,7 @@ def dataset_to_publish(folder: Path, repo: str) -> Publication:
     """The JSON lines of a data folder with their manifest and a card: `train`, `valid` and `test` are splits of one config,
     each other file is its own config. Raises `UserError` for a folder that no data verb wrote or whose files have changed
     since, and where a corpus's licence does not allow it."""
-    manifest_file = folder / "manifest.json"
-    if not manifest_file.is_file():
-        raise UserError(f"{folder}: no manifest.json: not the output of a verb of `python -m data_prep`")
-    manifest = read_object(manifest_file, "a manifest")
+    manifest = read_object(folder / "manifest.json", "the manifest that every verb of `python -m data_prep` writes")
     outputs: Mapping[str, Mapping[str, Any]] = manifest.get("outputs") or {}
     names = [name for name in outputs if "/" not in name and name != _CARD]
     for name in names:
@@ -85,8 +82,11 @@ def _card(folder: Path, repo: str, manifest: Mapping[str, Any], records: Iterabl
     files = {name: name.removesuffix(".jsonl") for name in records}
     parts = [{"split": SPLITS[stem], "path": name} for name, stem in files.items() if stem in SPLITS]
     configs: list[dict[str, Any]] = [{"config_name": "examples", "default": True, "data_files": parts}] if parts else []
-    others = {name: stem for name, stem in files.items() if stem not in SPLITS}
-    configs += [{"config_name": stem, "data_files": [{"split": "train", "path": name}]} for name, stem in others.items()]
+    configs += [
+        {"config_name": stem, "data_files": [{"split": "train", "path": name}]}
+        for name, stem in files.items()
+        if stem not in SPLITS
+    ]
     kinds = set(licences.values())
     metadata = {
         **licence_fields(kinds.pop() if len(kinds) == 1 else "several"),
@@ -98,17 +98,7 @@ def _card(folder: Path, repo: str, manifest: Mapping[str, Any], records: Iterabl
     plain = f"# {repo.partition('/')[2]}\n\nMade by `python -m data_prep {manifest.get('command')}`."
     body = card.read_text(encoding="utf-8") if card.is_file() else plain
     outputs = manifest["outputs"]
-    sections = [
-        "## Files",
-        "",
-        "| file | records | sha256 |",
-        "|---|---:|---|",
-        *(f"| {name} | {outputs[name].get('records', '–')} | {outputs[name]['sha256']} |" for name in files),
-        "",
-        "## Licences",
-        "",
-        *(f"- {source}: {licence}" for source, licence in licences.items()),
-        "",
-    ]
+    rows = "\n".join(f"| {name} | {outputs[name].get('records', '–')} | {outputs[name]['sha256']} |" for name in files)
+    listed = "\n".join(f"- {source}: {licence}" for source, licence in licences.items())
     head = f"---\n{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)}---\n\n{body.rstrip()}\n\n"
-    return head + "\n".join(sections)
+    return f"{head}## Files\n\n| file | records | sha256 |\n|---|---:|---|\n{rows}\n\n## Licences\n\n{listed}\n"

@@ -109,13 +109,10 @@ _ITEMS = ("card_id", "profile_id", "source_id")
 
 
 def _of_item(dialogue: Dialogue, by_item: Mapping[tuple[Language, str, str], list[Dialogue]]) -> Dialogue:
-    names = [name for name in _ITEMS if getattr(dialogue, name)]
-    partners = {name: by_item.get((dialogue.language, name, getattr(dialogue, name)), []) for name in names}
-    name = next((name for name in names if partners[name]), names[0] if names else None)
-    matches = partners[name] if name else []
-    if len(matches) == 1:
-        return matches[0]
-    about = f"its {name} {getattr(dialogue, name)!r}" if name else "a card or source id (it has none)"
-    if matches:
-        raise UserError(f"dialogue {dialogue.id}: {len(matches)} references have {about}: {matches[0].id}, {matches[1].id} …")
-    raise UserError(f"dialogue {dialogue.id}: no reference dialogue has its id, or {about}")
+    for name in _ITEMS:
+        if matches := by_item.get((dialogue.language, name, getattr(dialogue, name)), []):
+            if len(matches) > 1:
+                about = f"its {name} {getattr(dialogue, name)!r}: {matches[0].id}, {matches[1].id} …"
+                raise UserError(f"dialogue {dialogue.id}: {len(matches)} references have {about}")
+            return matches[0]
+    raise UserError(f"dialogue {dialogue.id}: no reference dialogue has its id, card, profile or source id")

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from core.errors import UserError
-from core.files import CONFIGS, check_unique, explain, first_object, read_placed
+from core.files import CONFIGS, check_unique, explain, first_object, read_jsonl, read_placed
 from core.records import Dialogue, Number, Part, Turn, dialogue_id
 from core.rows import RowModel
 from core.yaml_files import load_yaml
@@ -25,7 +25,6 @@ from data_prep.profiles.record import Counselling, Demographics, Preferences, Pr
 
 NAME = "sage"
 _PROFILE_FILES, _RESULT = "simulator_profile*.jsonl", "_result.jsonl"
-LONGEST = 20  # turns after which SAGE's simulation stops
 _WORDS = load_yaml(CONFIGS / "profiles" / "sage.yaml", "words of SAGE's profiles")
 _HEADINGS: dict[str, str] = _WORDS["headings"]
 _HEADING = re.compile(r"^\s*[*#-]*\s*\**(" + "|".join(_HEADINGS.values()) + r")\**\s*[:：]\**[ \t]*", re.M)
@@ -88,8 +87,7 @@ def _profile(row: _SageRow, scenario: str | None) -> Profile:
         if len(matching) != 1:
             raise ValueError(f"player: {len(matching)} headings {heading}, expected one")
         parts[key] = matching[0]
-    age = re.match(r"\d{1,9}", parts["age"])  # int() has a limit of digits
-    if age is None:
+    if (age := re.match(r"\d{1,9}", parts["age"])) is None:  # int() has a limit of digits
         raise ValueError(f"player: 年龄: no number in {parts['age'][:20]!r}")
     scene = _HIDDEN.sub("", row.scene)
     reactions = _REACTIONS.search(scene)
@@ -136,35 +134,27 @@ def find(place: Path) -> tuple[Path, dict[str, Path]]:
 
 def load_topics(path: Path) -> dict[str, str]:
     """{profile id in SAGE: topic} of a file of dialogues."""
-    return {row.id: row.topic for _, row in read_placed(path, _SageResult, "SAGE dialogue file")}
+    return {row.id: row.topic for row in read_jsonl(path, _SageResult, "SAGE dialogue file")}
 
 
 def load_dialogues(path: Path, supporter: str) -> list[Dialogue]:
     """SAGE's dialogues with one supporter; the seeker's turns have the simulator's thoughts and emotion as their state. Unlike
-    in EmoHarbor, the seeker speaks first. Raises `UserError` for two turns of one side in a row, and for a dialogue that ends
-    with the supporter before the limit, which SAGE's simulation never does."""
-    dialogues = []
-    for where, row in read_placed(path, _SageResult, "SAGE dialogue file"):
-        roles = [entry.role for entry in row.history]
-        wrong = [i for i, role in enumerate(roles) if role != ("user", "assistant")[i % 2]]
-        if wrong:
-            raise UserError(f"{where}: history.{wrong[0]}.role: user and assistant have to take turns, the user first")
-        if roles[-1] == "assistant" and len(roles) < LONGEST:
-            raise UserError(f"{where}: history: ends on the assistant's side after {len(roles)} of {LONGEST} turns")
-        dialogues.append(
-            Dialogue(
-                id=dialogue_id(NAME, profile_id(row.id), supporter, NAME, 0),
-                language="zh",
-                framework=NAME,
-                source=NAME,
-                source_id=row.id,
-                profile_id=profile_id(row.id),
-                supporter=supporter,
-                simulator=NAME,
-                turns=tuple(map(_turn, row.history)),
-                termination="seeker_ended" if roles[-1] == "user" else "max_turns",
-            )
+    in EmoHarbor, the seeker speaks first."""
+    dialogues = [
+        Dialogue(
+            id=dialogue_id(NAME, profile_id(row.id), supporter, NAME, 0),
+            language="zh",
+            framework=NAME,
+            source=NAME,
+            source_id=row.id,
+            profile_id=profile_id(row.id),
+            supporter=supporter,
+            simulator=NAME,
+            turns=tuple(map(_turn, row.history)),
+            termination="seeker_ended" if row.history[-1].role == "user" else "max_turns",
         )
+        for row in read_jsonl(path, _SageResult, "SAGE dialogue file")
+    ]
     check_unique(path, (dialogue.id for dialogue in dialogues), "dialogue ids")
     return dialogues
 

@@ -75,17 +75,14 @@ def source_named(name: str) -> Source:
     return SOURCES[name]
 
 
-def own_source(path: Path) -> Source:
-    """The corpus in a user's file, with the name and licence in its first line; `UserError` for a file without them."""
+def source_at(name: str, place: str) -> Source:
+    """The corpus that `parse_places` calls `name`: one of ours, or the user's own in the file `place`."""
+    if name in SOURCES:
+        return SOURCES[name]
+    path = Path(place).expanduser()
     stated = generic.header(path)
     facts = {"name": stated.source, "about": stated.about, "kind": stated.kind, "where": path.name, "licence": stated.licence}
     return SOURCES[generic.NAME].model_copy(update=facts)
-
-
-def source_at(name: str, place: str) -> Source:
-    """The corpus that `parse_places` calls `name`: one of ours, or the user's own in the file `place`."""
-    source = own_source(Path(place).expanduser()) if name not in SOURCES else None
-    return source if source and source.name == name else source_named(name)
 
 
 def parse_places(options: Sequence[str], option: str = "--source") -> dict[str, str]:
@@ -96,12 +93,9 @@ def parse_places(options: Sequence[str], option: str = "--source") -> dict[str, 
         form = "NAME=PATH, NAME=hf:OWNER/DATASET for the hub, or generic=FILE for your own"
         name, place = name_and_value(option, text, form)
         if name == generic.NAME:
-            file = Path(place).expanduser()
-            name = own_source(file).name
+            name = generic.header(Path(place).expanduser()).source
             if name in SOURCES:
-                raise UserError(
-                    f"{file}:1: source: {name} is the name of a corpus with a format of its own; choose another name"
-                )
+                raise UserError(f"{place}:1: source: {name} is the name of a corpus with a format of its own: choose another")
         else:
             source_named(name)
         if name in places:
@@ -154,10 +148,9 @@ def read_counted(
         reader.step.check()
         folders = sorted({file.parent for file in files})
         build.input(*files, *(path for folder in folders for name in source.beside if (path := folder / name).is_file()))
-    for problem in reader.problems[:_SHOWN]:
+    more = [f"{len(reader.problems) - _SHOWN} more malformed rows of {source.name}"] if len(reader.problems) > _SHOWN else []
+    for problem in (*reader.problems[:_SHOWN], *more):
         console.print(f"left out: {problem}", soft_wrap=True)
-    if len(reader.problems) > _SHOWN:
-        console.print(f"left out: {len(reader.problems) - _SHOWN} more malformed rows of {source.name}")
     if not reader.step.taken:
         raise UserError(f"corpus {source.name}: {', '.join(map(str, files[:3]))} holds no rows")
     if reader.step.dropped[MALFORMED] == reader.step.taken:

@@ -49,21 +49,17 @@ def fetch(source: Source, origin: Origin, build: Build) -> int:
                     packed.extractall(roots[0])  # keeps names inside the folder
             except (OSError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:  # RuntimeError: encrypted
                 raise UserError(f"corpus {source.name}: {origin.archive} cannot be unpacked: {error}") from None
-        count = 0
+        names = set()
         for root in roots:
             paths = {path for pattern in (*source.files, *source.beside) for path in root.glob(pattern)}
             for path in sorted(path for path in paths if path.is_file() and not path.is_symlink()):
-                name = path.relative_to(root).as_posix()
-                target = build.folder / name
-                if target.exists():
-                    raise UserError(f"corpus {source.name}: {name} is in two of its folders at commit {origin.revision}")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, target)
+                names.add(name := path.relative_to(root).as_posix())
+                (build.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, build.folder / name)
                 build.output(name)
-                count += 1
-    if not count:
+    if not names:
         raise UserError(f"corpus {source.name}: its origin has none of {', '.join(source.files)} at commit {origin.revision}")
-    return count
+    return len(names)
 
 
 def _clone(source: Source, origin: Origin, folder: Path) -> None:

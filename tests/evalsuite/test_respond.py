@@ -178,7 +178,7 @@ def test_pairs_of_whole_dialogues() -> None:
     ]
     same = real[1].model_copy(update={"id": "a"})
     assert [r.reference for r in paired([mine], [*real, same])] == ["x", None, None]  # its own id goes before its card
-    with pytest.raises(UserError, match="dialogue a: no reference dialogue has its id, or its card_id 'c'"):
+    with pytest.raises(UserError, match="dialogue a: no reference dialogue has its id, card, profile"):
         paired([mine], [real[0].model_copy(update={"language": "zh"})])
 
 
