@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,8 +25,7 @@ _FIELDS = {
     "occupation": ("Occupation", "职业"),
     "problem": ("Problem", "问题"),
 }
-# White space of the heading's own line only: across lines, matching a reply of blank lines would take quadratic time.
-_HEADING = re.compile(r"^[^\S\n]*(" + "|".join(name for names in _FIELDS.values() for name in names) + r")\s*[:：]\s*", re.M)
+_MARKS = re.compile(r"^[\s>#*•-]+")  # of lists and headings, at the start of a line
 _UNKNOWN = frozenset({"not mentioned", "not mentioned.", "未提及", "未提及。"})
 # The published files name the taxonomy's top level in Chinese, in both languages.
 _TOP_LEVEL = {"家庭生活": "Family and Life", "工作学习": "Work and Study", "社会与其他": "Social Interaction and Others"}
@@ -111,13 +111,25 @@ def _card(published: _Published) -> RoleCard:
 
 def parse_card_text(text: str) -> dict[str, str]:
     """The fields age, gender, occupation and problem of a card's text, whose lines begin with English or Chinese headings. A
-    field that is "not mentioned" is empty. Raises `ValueError` unless each of the four headings occurs exactly once."""
-    parts = _HEADING.split(text)[1:]
-    fields = list(zip(parts[::2], parts[1::2], strict=True))
-    values = {}
-    for field, names in _FIELDS.items():
-        matching = [value.strip() for heading, value in fields if heading in names]
-        if len(matching) != 1:
-            raise ValueError(f"{len(matching)} headings for {field}, expected one")
-        values[field] = "" if matching[0].lower() in _UNKNOWN else matching[0]
-    return values
+    field that is "not mentioned" is empty. Raises `ValueError` as `headed` does."""
+    return {field: "" if value.lower() in _UNKNOWN else value for field, value in headed(text, _FIELDS).items()}
+
+
+def headed(text: str, headings: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """The text after each field's heading (any of its `headings`, in any case), which begins a line; list marks and bold type
+    are allowed. Raises `ValueError` unless each field has exactly one."""
+    fields = {heading.lower(): field for field, names in headings.items() for heading in names}
+    found: dict[str, list[str]] = {field: [] for field in headings}
+    current: list[str] = []
+    for line in text.splitlines():
+        plain = _MARKS.sub("", line).replace("**", "")
+        heading, colon, value = re.match(r"([^:：]*)([:：]?)(.*)", plain, re.S).groups()  # type: ignore[union-attr]
+        if colon and (field := fields.get(heading.strip().lower())):
+            current = found[field]
+            current.append(value)
+        elif current:
+            current[-1] += f"\n{plain}"
+    for field, values in found.items():
+        if len(values) != 1:
+            raise ValueError(f"{len(values)} headings {headings[field][0]}, expected one")
+    return {field: values[0].strip() for field, values in found.items()}

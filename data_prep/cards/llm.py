@@ -6,7 +6,6 @@ Replies are kept in the caller's store, so no question is asked twice. A reply t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -150,9 +149,8 @@ def read_card(item: SupportDialogue | Post, reply: Reply) -> RoleCard | Unread:
     """The reply's four lines as a card; list marks and bold type are allowed. A reply that was cut off is unread."""
     if reply.finish_reason == "length":
         return _unread(item.id, "extract", "cut off", reply.text)
-    lines = (re.sub(r"^[\s>#*•-]+", "", line).replace("**", "") for line in reply.text.splitlines())
     try:
-        fields = parse_card_text("\n".join(lines))
+        fields = parse_card_text(reply.text)
     except ValueError:
         return _unread(item.id, "extract", "unreadable", reply.text)
     if not fields["problem"]:

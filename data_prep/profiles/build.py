@@ -20,7 +20,7 @@ from core.languages import asked_in, of
 from core.ledger import BuildStep
 from core.prompts import load_pack
 from core.records import Identifier, Language, Name, Record
-from data_prep.cards import is_card_file, load_cards
+from data_prep.cards import headed, is_card_file, load_cards
 from data_prep.cards.llm import Prompt, Unread, ask
 from data_prep.profiles.record import (
     HEADINGS,
@@ -137,7 +137,9 @@ def read(seed: Seed, profile: Profile, step: StepName, reply: Reply) -> Profile 
 def _added(seed: Seed, profile: Profile, step: StepName, text: str) -> Profile:
     """The profile with what a step's text adds. Raises `ValueError` for a text without the requested lines."""
     language = seed.language
-    values = read_lines(text, headings(step, language))
+    values = headed(text, {key: (heading,) for key, heading in headings(step, language).items()})
+    if empty := [key for key, value in values.items() if not value]:
+        raise ValueError(f"{headings(step, language)[empty[0]]}: empty")
     fields: dict[str, Any] = {
         key: [item.strip() for item in re.split(r"[;；]", value) if item.strip()] if key in _LISTS else value
         for key, value in values.items()
@@ -160,21 +162,6 @@ def _added(seed: Seed, profile: Profile, step: StepName, text: str) -> Profile:
             raise ValueError(f"{of(HEADINGS, language, _WORDS)['scenario']}: no number from 1 to {len(keys)}")
         update = {"counselling": {**fields, "scenario": seed.topic or keys[int(number[0]) - 1]}}
     return Profile.model_validate(profile.model_dump() | update)
-
-
-def read_lines(text: str, wanted: Mapping[str, str]) -> dict[str, str]:
-    """The value of every heading, each at the start of exactly one line, in any case; list marks and bold type are allowed.
-    Raises `ValueError` for a heading that is missing, doubled or without a value."""
-    plain = "\n".join(re.sub(r"^[\s>#*•-]+", "", line).replace("**", "") for line in text.splitlines())
-    parts = re.split(r"^(" + "|".join(map(re.escape, wanted.values())) + r")[ \t]*[:：]", plain, flags=re.M | re.I)[1:]
-    fields = list(zip(parts[::2], parts[1::2], strict=True))
-    values = {}
-    for key, heading in wanted.items():
-        matching = [value.strip() for name, value in fields if name.lower() == heading.lower()]
-        if len(matching) != 1 or not matching[0]:
-            raise ValueError(f"{heading}: {len(matching)} lines, expected one" if len(matching) != 1 else f"{heading}: empty")
-        values[key] = matching[0]
-    return values
 
 
 # --- seeds ------------------------------------------------------------------------------------------------------------------

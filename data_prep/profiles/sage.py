@@ -21,13 +21,12 @@ from core.files import CONFIGS, check_unique, explain, first_object, read_jsonl,
 from core.records import Dialogue, Number, Part, Turn, dialogue_id
 from core.rows import RowModel
 from core.yaml_files import load_yaml
+from data_prep.cards import headed
 from data_prep.profiles.record import Counselling, Demographics, Preferences, Profile
 
 NAME = "sage"
 _PROFILE_FILES, _RESULT = "simulator_profile*.jsonl", "_result.jsonl"
 _WORDS = load_yaml(CONFIGS / "profiles" / "sage.yaml", "words of SAGE's profiles")
-_HEADINGS: dict[str, str] = _WORDS["headings"]
-_HEADING = re.compile(r"^\s*[*#-]*\s*\**(" + "|".join(_HEADINGS.values()) + r")\**\s*[:：]\**[ \t]*", re.M)
 # Where a scene turns from what happened to how the person will react; a model wrote the headings, so they vary.
 _REACTIONS = re.compile(r"^[^\n。，]{0,16}(?:不同[^\n。，]{0,14}|可能的)反应|^[^\n。]{0,16}情绪反应可能", re.M)
 _HIDDEN = re.compile(r"\n#+\s*隐藏主题\s*[:：]\s*\n\**[^\n]*\s*$")
@@ -80,13 +79,7 @@ def load_profiles(path: Path, topics: dict[str, str] | None = None) -> list[Prof
 
 
 def _profile(row: _SageRow, scenario: str | None) -> Profile:
-    pieces = _HEADING.split(row.player)[1:]
-    parts: dict[str, str] = {}
-    for key, heading in _HEADINGS.items():
-        matching = [value.strip() for name, value in zip(pieces[::2], pieces[1::2], strict=True) if name == heading]
-        if len(matching) != 1:
-            raise ValueError(f"player: {len(matching)} headings {heading}, expected one")
-        parts[key] = matching[0]
+    parts = headed(row.player, {key: (heading,) for key, heading in _WORDS["headings"].items()})
     if (age := re.match(r"\d{1,9}", parts["age"])) is None:  # int() has a limit of digits
         raise ValueError(f"player: 年龄: no number in {parts['age'][:20]!r}")
     scene = _HIDDEN.sub("", row.scene)

@@ -227,9 +227,7 @@ def test_a_dialogue_may_say_whose_profile_or_card_its_seeker_has(given: Path) ->
     with pytest.raises(UserError, match=r"p\.csv: held dialogues are imported with their ratings \(--gold\), and"):
         call(given, "--source", f"esconv={given}", dialogues="p.csv", scores="r.csv")
     (given / "p.csv").write_text(PROFILED.replace("zh,profile-zh-01,supporter", "zh,profile-zh-02,supporter"))
-    with pytest.raises(
-        UserError, match=r"p\.csv:3: situation: rain/1 with alpha began in another language"
-    ):
+    with pytest.raises(UserError, match=r"p\.csv:3: situation: rain/1 with alpha began in another language"):
         call(given, dialogues="p.csv", scores="r.csv")
     row = {"situation": "a", "supporter": "b", "language": "en", "profile": "p", "card": "c", "turns": []}
     (given / "p.jsonl").write_text(json.dumps(row))

@@ -13,7 +13,7 @@ from core.errors import UserError
 from core.files import CONFIGS
 from core.records import Language
 from data_prep.bundled import BUNDLED
-from data_prep.cards import bundled_cards, load_cards
+from data_prep.cards import bundled_cards, headed, load_cards
 from data_prep.profiles import Profile, load_profiles
 from data_prep.profiles.build import (
     STEPS,
@@ -24,7 +24,6 @@ from data_prep.profiles.build import (
     load_seeds,
     prompt,
     read,
-    read_lines,
     seed_text,
     years,
 )
@@ -91,7 +90,10 @@ def test_prompts_name_every_line_that_is_read_and_guard_their_data(language: Lan
         if asked.regex:
             reply = REPLIES[language][step]
             assert re.fullmatch(asked.regex, reply), "what the constraint allows is what is read"
-            assert read_lines(reply, headings(step, language)).keys() == headings(step, language).keys()
+            assert (
+                headed(reply, {key: (name,) for key, name in headings(step, language).items()}).keys()
+                == headings(step, language).keys()
+            )
             assert not re.fullmatch(asked.regex, reply + "\nMore")
 
 
@@ -126,8 +128,8 @@ def test_what_a_person_stated_stays_as_stated() -> None:
 @pytest.mark.parametrize(
     ("step", "text", "finish", "reason"),
     [
-        ("demographics", "Age: 30", "stop", "unreadable: Name: 0 lines, expected one"),
-        ("demographics", REPLIES["en"]["demographics"] + "\nAge: 31", "stop", "unreadable: Age: 2 lines"),
+        ("demographics", "Age: 30", "stop", "unreadable: 0 headings Name, expected one"),
+        ("demographics", REPLIES["en"]["demographics"] + "\nAge: 31", "stop", "unreadable: 2 headings Age"),
         ("demographics", REPLIES["en"]["demographics"].replace("Dutch", ""), "stop", "unreadable: Nationality: empty"),
         ("preferences", REPLIES["en"]["preferences"].replace("ISTP", "IXTP"), "stop", "unreadable: preferences.mbti"),
         (

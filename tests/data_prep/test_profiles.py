@@ -157,7 +157,7 @@ def test_sage_is_told_apart_and_imported_with_its_dialogues(run: Run, tmp_path: 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"player": PLAYER.replace("年龄", "岁数")}, "simulator_profile_x.jsonl:1: player: 0 headings 年龄"),
+        ({"player": PLAYER.replace("年龄", "岁数")}, "simulator_profile_x.jsonl:1: 0 headings 年龄"),
         ({"player": PLAYER.replace("41岁", "不详")}, "simulator_profile_x.jsonl:1: player: 年龄: no number in '不详'"),
         ({"player": PLAYER.replace("41岁", "400岁")}, "simulator_profile_x.jsonl:1: age: Input should be less than"),
         ({"task": 3}, "simulator_profile_x.jsonl:1: task"),
