@@ -181,8 +181,7 @@ def _grouped(rows: Sequence[CorpusRow], faults: Faults) -> Iterator[tuple[str, A
 
 
 def _when(turn: CorpusRow) -> list[str]:
-    """The sort key of a turn in its dialogue: a number, a time of ISO 8601, or a label with numbers. Raises `UserError` for any
-    other form of date, which could be sorted only by guessing."""
+    """The sort key of a turn: a number, a time of ISO 8601, or a label with numbers. Raises `UserError` for other dates."""
     text = str(_first(turn.value, _ORDERS) or "").strip()
     try:
         moment = datetime.fromisoformat(text if "-" in text else "")

@@ -37,8 +37,7 @@ _STOP_ZH = frozenset("的了是我你他她它们在和就都也不有这那很�
 
 
 def phrase(patterns: tuple[str, ...], line: str) -> str | None:
-    """The part of a line that matches one of the phrases (`MACHINE`, `SUPPORTER`), the first that does; None if none does. Case
-    and the form of apostrophes do not matter."""
+    """The first part of a line that matches one of the phrases, or None. Case and the form of apostrophes do not matter."""
     plain = line.replace("’", "'")
     span = next(iter(searched(patterns).spans(plain)), None)
     return plain[slice(*span)] if span else None

@@ -71,8 +71,7 @@ def questions(first: Mark, second: Mark) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of two people on one question about `n` cards, with 95 % intervals over cards (`jackknife`; of `raw`,
-    `smoothed_means`). A figure that is undefined because nothing varies is None.
+    """Agreement of two people on one question about `n` cards, with 95 % intervals over cards; None where nothing varies.
 
     `raw` is the share of equal answers (0–1), `kappa` Cohen's (-1–1, nominal), `kappa_linear` Cohen's with linear weights
     (ordinal questions only), `alpha` Krippendorff's (ordinal for ordinal questions, else nominal).

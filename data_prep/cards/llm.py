@@ -195,8 +195,7 @@ def categorise(
     cards: Sequence[RoleCard], taxonomy: Taxonomy, batch: Batch, steps: Mapping[int, BuildStep]
 ) -> tuple[list[RoleCard], list[Unread]]:
     """Every card with its path of three levels: one question for level 1, one for level 3 among its leaves (figure 4). A card
-    with an unreadable answer keeps its earlier category (often none) and is among the unread. `steps` are those of levels 1 and
-    3."""
+    with an unreadable answer keeps its earlier category and is among the unread. `steps` are those of the two levels."""
     unread: list[Unread] = []
 
     def choose(options: Mapping[str, Sequence[Labelled]], level: int) -> dict[str, int]:
@@ -240,8 +239,7 @@ def read_choice(reply: Reply, choices: Sequence[str], key: str, step: str) -> st
 
 
 def probability(reply: Reply, wanted: str, choices: Sequence[str]) -> float | None:
-    """The probability of one choice among the (one-token) choices, 0 to 1; None where the server reported none that fits this
-    answer."""
+    """The probability of one of the (one-token) choices, 0 to 1; None where the server reported none for this answer."""
     for token, alternatives in reply.tokens or []:
         if token.strip() in choices:
             probabilities = choice_probabilities(token, alternatives, choices)

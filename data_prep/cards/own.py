@@ -29,8 +29,7 @@ _ENGLISH = re.compile(
 def own_cards(
     rows: Sequence[CorpusRow], where: Path | str, faults: Faults, language: str | None, columns: Columns
 ) -> list[RoleCard]:
-    """The cards of the rows of the file `where`; problems go to `faults`, with row and column. `language` is that of rows that
-    name none (default: en)."""
+    """The cards of the rows of `where`; problems go to `faults`. `language` is that of rows that name none (default: en)."""
     faults.found += [f"{row.where}: not an object with a problem" for row in rows if not isinstance(row.value, Mapping)]
     tidied = {row.where: _tidied(row.value) for row in rows if isinstance(row.value, Mapping)}
     fields = _fields_of([column for row in tidied.values() for column in row], where, faults, columns)

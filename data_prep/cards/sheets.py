@@ -42,8 +42,7 @@ class SheetRow:
 
 @dataclass(frozen=True)
 class SheetChoice:
-    """Rows `first` to `last` (0 is the first below the header) of `column` take one of the values in `cells`. `cells` is a
-    range such as `sheet!$A$1:$A$9`."""
+    """Rows `first` to `last` (from 0, below the header) of `column` take a value in the range `cells` (`sheet!$A$1:$A$9`)."""
 
     column: str
     first: int
@@ -53,9 +52,8 @@ class SheetChoice:
 
 @dataclass(frozen=True)
 class SheetLayout:
-    """A kind of sheet that people fill in and send back. `sheet` is its name in XLSX, `answers` the columns to be filled in,
-    `key` the column with the row's id, and `text` the one that shows what the row is about: if it comes back changed, the sheet
-    belongs to something else."""
+    """A kind of sheet that people fill in. `sheet` is its name in XLSX, `answers` the columns to fill in, `key` the column with
+    the row's id, and `text` the one that shows what the row is about: if it comes back changed, the sheet is another one."""
 
     sheet: str
     columns: tuple[str, ...]
@@ -215,8 +213,7 @@ def _bare(text: str) -> str:
 
 
 def refuse_to_overwrite(build: Build, names: Sequence[str]) -> None:
-    """Raise `UserError` if one of the sheets NAME.csv, NAME.xlsx is there already and not as this command wrote it before: it
-    may hold answers."""
+    """Raise `UserError` if NAME.csv or NAME.xlsx is there and not as this command wrote it: it may hold answers."""
     written = build.earlier().get("outputs", {})
     for path in (build.out / f"{name}{suffix}" for name in names for suffix in (".csv", ".xlsx")):
         if path.exists() and sha256_file(path) != written.get(path.name, {}).get("sha256"):

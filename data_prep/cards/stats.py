@@ -54,9 +54,8 @@ class StageCounts:
 
 
 def stages_of(files: Sequence[Path]) -> StageCounts:
-    """The stages in the manifests beside the files, and beside the files that those were made from. Published files have no
-    manifest: their stages stay missing. A file that changed after its manifest was written is not counted, and a note says
-    so."""
+    """The stages in the manifests beside the files, and beside the files that those were made from. A file without a manifest
+    (the published ones) has none; one that changed after its manifest was written is not counted, and a note says so."""
     counts = StageCounts()
     visited: set[Path] = set()
     pending = [path.resolve() for path in files]

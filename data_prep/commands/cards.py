@@ -120,26 +120,19 @@ def extract(
     if limit and not limit.isdecimal():
         build.input(Path(limit))
     items: list[SupportDialogue | Post] = []
-    drawn = {}
     for name, place in places.items():
         if source_at(name, place).kind == "role_play":
             raise UserError(f"--source {name}: a role-play corpus has no seeker; cards come from support dialogues and posts")
         available = [item for item in read_source(name, place, build, console) if isinstance(item, SupportDialogue | Post)]
-        chosen = draw(available, wanted[name], seed, name, build.step(f"sample {name}"))
-        drawn[name] = (len(available), len(chosen))
-        items += chosen
-    for name, quota in wanted.items():
-        available_count, taken = drawn.get(name, (0, 0))
-        short = f", {quota - taken} short" if quota is not None and quota > taken else ""
-        absent = "" if name in drawn else " (not given)"
-        wish = "all" if quota is None else quota
-        console.print(f"{name}: {wish} wanted, {available_count} available, {taken} taken{short}{absent}")
+        items += draw(available, wanted[name], seed, name, build.step(f"sample {name}"))
+        if (short := (wanted[name] or 0) - len(available)) > 0:
+            console.print(f"{name}: {short} short of {wanted[name]}")
     steps = steps_of(build, "extract", (item.language for item in items))
     if model is None:
         cards = heuristic_cards(items, steps)
         build.write(CARDS, cards)
         build.finish(console)
-        for name in drawn:
+        for name in places:
             if name not in {card.source for card in cards}:
                 console.print(cardless(name, places[name]), soft_wrap=True)
         return

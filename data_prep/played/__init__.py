@@ -25,8 +25,7 @@ def load_played(cards: Sequence[Path], profiles: Sequence[Path]) -> dict[str, Pl
 
 
 def played_text(dialogue: Dialogue, people: dict[str, Played]) -> str:
-    """The card or profile that is played, as lines with headings. Raises `UserError` if the dialogue names none, or an unknown
-    one."""
+    """The card or profile that is played, as lines with headings. Raises `UserError` if the dialogue names none of them."""
     id = dialogue.card_id or dialogue.profile_id
     if id is None:
         raise UserError(f"dialogue {dialogue.id}: no card_id and no profile_id: its seeker cannot be rated against one")

@@ -171,12 +171,8 @@ QUESTIONNAIRE, ROLE_CARD = "questionnaire", "role card"
 
 
 class Seed(Record):
-    """One filled-in questionnaire; fields without an answer are left out.
-
-    `age` is in years, or a stage of life in words. `interests` are hobbies, `topic` is a key of
-    configs/profiles/scenarios.yaml, `problem` is what the person wants to talk about and `wishes` what they hope to get from
-    it, in their own words. `mbti` and `big_five` are the person's test results, if any.
-    """
+    """One filled-in questionnaire; fields without an answer are left out. `age` is in years, or a stage of life in words,
+    `topic` a key of configs/profiles/scenarios.yaml, `wishes` what the person hopes to get from the talk."""
 
     id: Identifier
     language: Language
@@ -195,8 +191,7 @@ class Seed(Record):
 
 
 def load_seeds(path: Path) -> list[Seed]:
-    """Seeds from role cards, or from a JSONL file of filled-in questionnaires (`Seed`s). Raises `UserError` with file, line and
-    field, also for doubled ids."""
+    """Seeds from role cards, or from a JSONL file of questionnaires. Raises `UserError` with file, line and field."""
     if is_card_file(path):
         fields = {"id", "language", "age", "gender", "occupation", "problem"}
         return [Seed(**card.model_dump(include=fields), source=ROLE_CARD) for card in load_cards(path)]

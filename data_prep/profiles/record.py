@@ -95,9 +95,8 @@ class Profile(Record):
 
 
 def profile_text(profile: Profile, language: Language, simple: bool = False) -> str:
-    """The profile as lines with headings in `language`; its own text stays in the language that it was written in. `simple`
-    keeps demographics and counselling only, without name, personality, preferences and script ("Simple Profile", section
-    4.1.1)."""
+    """The profile as lines with headings in `language`; its own text stays as written. `simple` keeps demographics and
+    counselling only, without name, personality, preferences and script ("Simple Profile", section 4.1.1)."""
     person, likes, case = profile.demographics, profile.preferences, profile.counselling
     wording, heads = words(language), of(HEADINGS, language, "headings of profiles")
     traits, named = of(TRAITS, language, "words of profiles"), of(LEVELS, language, "words of profiles")

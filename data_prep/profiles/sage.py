@@ -131,8 +131,7 @@ def load_topics(path: Path) -> dict[str, str]:
 
 
 def load_dialogues(path: Path, supporter: str) -> list[Dialogue]:
-    """SAGE's dialogues with one supporter; the seeker's turns have the simulator's thoughts and emotion as their state. Unlike
-    in EmoHarbor, the seeker speaks first."""
+    """SAGE's dialogues with one supporter, begun by the seeker, whose state is the simulator's thoughts and emotion."""
     dialogues = [
         Dialogue(
             id=dialogue_id(NAME, profile_id(row.id), supporter, NAME, 0),

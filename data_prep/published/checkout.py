@@ -143,8 +143,7 @@ def template_of_format(text: str, mapping: str = "") -> str:
 
 
 def template_of_code(node: ast.expr) -> str:
-    """A text in a script (constants, f-strings of names and `… if NAME else …`) as a template with the same names. Raises
-    `ValueError` for other expressions."""
+    """A text in a script (constants, f-strings of names, `… if NAME else …`) as a template; `ValueError` for other forms."""
     if isinstance(node, ast.JoinedStr):
         return "".join(map(template_of_code, node.values))
     if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -140,8 +140,7 @@ def _sides(calls: Sequence[Call], pack: PromptPack, cards: Sequence[RoleCard], l
 
 
 def _judge(calls: Sequence[Call], pack: PromptPack, dialogues: Sequence[Sequence[str]], language: Language) -> PublishedPart:
-    """Compare the judge, which is called once per dialogue and dimension. A script without a system message leaves it to the
-    model's own code."""
+    """Compare the judge, called once per dialogue and dimension; the model's own code may add a system message."""
     rubric, expected = load_rubric("esc_eval"), [(lines, key) for lines in dialogues for key in DIMENSIONS]
     if len(calls) != len(expected):
         return PublishedPart("judge", language, len(calls), f"{len(calls)} calls in the script, {len(expected)} here")

@@ -67,8 +67,7 @@ def import_esc_judge(clone: Checkout, build: Build) -> None:
 
 
 def _rubric(clone: Checkout) -> dict[str, object]:
-    """The criteria as dimensions on which a dialogue wins, ties or loses; the stages (exploration, insight, action) have equal
-    weight."""
+    """The criteria as dimensions on which a dialogue wins, ties or loses; the three stages have equal weight."""
     path = clone.file(_CRITERIA)
     stages = validated(_Stages, read_object(path, "criteria"), path).root
     most = math.lcm(*(len(criteria) for criteria in stages.values()))

@@ -166,8 +166,7 @@ def _scores(where: str, row: _ByExperts, dialogue: Dialogue) -> Iterator[HumanSc
 
 
 def _people(rows: list[_Typed]) -> list[Dialogue]:
-    """The turns that people wrote as members, dialogue by dialogue; the clinician's are not published. The field `user` is
-    their author."""
+    """The turns that people wrote as members, by dialogue (the clinician's are not published); field `user` is the author."""
     by_chat: dict[str, list[_Typed]] = defaultdict(list)
     for row in rows:
         by_chat[str(row.patient_profile.get("chat_username"))].append(row)

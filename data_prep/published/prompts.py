@@ -121,8 +121,7 @@ def _find_seeker(tree: ast.AST, path: Path, prompts: PublishedPrompts) -> None:
 
 
 def _card(language: Language) -> str:
-    """The card in a template. A published card is used word for word: it writes "not mentioned" in two ways, which its fields
-    do not keep."""
+    """The card's text, which writes "not mentioned" in two ways, or its fields."""
     headings, nothing = _CARD[language]
     values = [f"(card.{name} or {quoted(nothing)})" for name in ("age", "gender", "occupation")] + ["card.problem"]
     lines = (f"{quoted(heading)} ~ {value}" for heading, value in zip(headings, values, strict=True))
@@ -192,8 +191,7 @@ def _judge_message(tree: ast.AST) -> list[TextPart]:
 
 
 def internlm2_system(folder: Path) -> str:
-    """The system message that InternLM2's own `chat` sends by default: its `meta_instruction`. Raises `UserError` if the
-    folder's code has none."""
+    """The default `meta_instruction` of InternLM2's own `chat`. Raises `UserError` if the folder's code has none."""
     path = folder / INTERNLM2_CODE
     if not path.is_file():
         raise UserError(f"internlm2={folder}: no {path.name} there: give internlm2-chat-7b's folder as it was downloaded")

@@ -173,9 +173,8 @@ def _key(dimension: str) -> str:
 
 
 def prompts_of(clone: Checkout, columns: Sequence[str], tree: bool) -> dict[str, str]:
-    """The templates of a pack, for personas with these `columns`. What ends a dialogue is a line each: as the persona is told,
-    and as the script listens for. Texts of paper mode that the scripts do not have in the known place are left out, which is
-    printed; raises `UserError` for others."""
+    """The templates of a pack, for personas with these `columns`. Texts of paper mode that the scripts do not have in the known
+    place are left out, which is printed; raises `UserError` for others."""
     persona = "data/persona_prompt_template.txt"
     simulator = clone.code("generate_conversations/conversation_simulator.py")
     runner = clone.code("generate_conversations/runner.py")

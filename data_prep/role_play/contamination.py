@@ -115,8 +115,7 @@ def by_chance(cards: int, dialogues: int, language: Language) -> tuple[float, fl
 
 
 def _count(documents: Iterable[Sequence[str]], index: Mapping[str, int]) -> tuple[sparse.csr_matrix, NDArray[np.float32]]:
-    """Counts of each query term in each document (documents x terms), and the documents' lengths in terms. Counting only the
-    cards' terms saves memory."""
+    """Counts of each query term in each document (documents x terms), and the documents' lengths in terms."""
     columns, values, ends, lengths = array("i"), array("f"), array("q", [0]), array("f")
     for words in documents:
         counted = Counter(index[word] for word in words if word in index)
@@ -144,8 +143,7 @@ def _bundled(language: Language) -> tuple[list[list[str]], list[list[str]]]:
 
 
 def _search(queries: Sequence[set[str]], texts: Sequence[str], language: Language, top: int) -> list[list[tuple[int, float]]]:
-    """For each query its best `top` documents and every further one at or above `THRESHOLD`, with scores, best first (at equal
-    scores the earlier document)."""
+    """For each query its best `top` documents and every further one from `THRESHOLD` on, with scores, best first."""
     results = []
     for hits in _overlaps(queries, texts, language):
         rivals = sorted({overlap for _, overlap in hits}, reverse=True)[_RIVALS]  # exact copies count once

@@ -46,8 +46,7 @@ class RoleExample(Record):
 
 @dataclass
 class Draft:
-    """An example under construction. `messages` lack the system message; the first `placed` of them (0 or 1) were added before
-    the corpus's own."""
+    """An example under construction. `messages` lack the system message; the first `placed` (0 or 1) are not the corpus's."""
 
     item: SupportDialogue | RolePlay
     card: RoleCard | None
@@ -123,8 +122,7 @@ def role_play_draft(item: RolePlay, general: PromptPack) -> Draft:
 def _draft(
     item: SupportDialogue | RolePlay, card: RoleCard | None, pack: PromptPack, lines: Iterable[tuple[str, str]], before: str
 ) -> Draft:
-    """Messages in turn: consecutive lines of one side become one message; `before` opens a dialogue that the trained side
-    begins."""
+    """Messages in turn, one for consecutive lines of a side; `before` opens a dialogue that the trained side begins."""
     messages: list[Message] = [
         {"role": role, "content": "\n".join(text for _, text in group)} for role, group in groupby(lines, key=itemgetter(0))
     ]

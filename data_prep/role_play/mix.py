@@ -109,8 +109,7 @@ def check_quotas(config: RoleSftConfig, file: Path, sources: Collection[str]) ->
 
 
 def prospects(config: RoleSftConfig) -> list[dict[str, Any]]:
-    """What each quota's corpus can give (`core.rows.RolePlayYield`), by heading; None for the user's own corpora, which are
-    unknown until they are read."""
+    """What each quota's corpus can give (`core.rows.RolePlayYield`), by heading; None for the user's own corpora."""
     rows = []
     for quota in config.quotas:
         row: dict[str, Any] = {"Source": quota.source, "Language": quota.language, "Quota": quota.count, "Available": None}
@@ -289,8 +288,7 @@ def _decontaminated(drafts: Sequence[Draft], evaluation: Sequence[RoleCard], res
 
 
 def _fitting(drafts: Sequence[Draft], config: RoleSftConfig, least: int, build: Build, name: str) -> list[Draft]:
-    """The drafts within the length cap: exchanges are cut off the end; drafts left with fewer than `least` turns are
-    dropped."""
+    """The drafts within the length cap, with exchanges cut off the end; those left with fewer than `least` turns go."""
     step = build.step(name)
     step.taken = len(drafts)
     counter = TokenCounter(config.tokenizer)
@@ -313,8 +311,7 @@ def _by_quota(
     drafts: Sequence[Draft], evaluation: Sequence[RoleCard], config: RoleSftConfig, seed: int, build: Build
 ) -> tuple[list[Draft], list[Match]]:
     """A seeded sample of each source and language, in the corpora's order, and each evaluation card's best match in it. Word
-    statistics change with the set, so the sample is searched again, and matches are replaced by other dialogues. A quota that
-    cannot be met stays short."""
+    statistics change with the set, so the sample is searched again, and matches are replaced by other dialogues."""
     step = build.step("quotas")
     wanted = {(quota.source, quota.language): quota.count for quota in config.quotas}
     by_source = group_by(drafts, lambda draft: (draft.source, draft.language))

@@ -31,12 +31,8 @@ _COMMON = 20  # nor do lines that occur in more dialogues than this
 
 
 def near_duplicates(texts: Sequence[str], threshold: float = 0.8, seed: int = 0) -> list[int | None]:
-    """For each text the index of the earlier text that it repeats (shingle Jaccard >= `threshold`), or None if it is kept.
-
-    Texts are compared with kept ones only, so no two kept texts are near duplicates. Of several, the most similar counts, then
-    the earliest. Case, white space and punctuation do not count. `threshold` is above 0 and at most 1; from about 0.7 on the
-    search misses next to none.
-    """
+    """For each text the index of the most similar earlier text that it repeats (shingle Jaccard >= `threshold`, above 0 and at
+    most 1; from about 0.7 on the search misses next to none), or None if it is kept. Texts are compared with kept ones only."""
     from datasketch import MinHash, MinHashLSH
 
     if not 0 < threshold <= 1:
@@ -137,9 +133,8 @@ def apart(drafts: Sequence[Draft], held_out: Sequence[Draft], threshold: float, 
 
 
 def _across(drafts: Sequence[Draft], held_out: Sequence[Draft], find: _Finder) -> dict[str, str]:
-    """Draft id → id of the held-out dialogue that it repeats. `find` compares only with what it keeps, and held-out dialogues
-    may repeat each other: those that do are compared again in a further round, each of which has fewer of them, or fewer
-    drafts."""
+    """Draft id → id of the held-out dialogue that it repeats. `find` compares only with what it keeps; held-out dialogues that
+    repeat each other are compared again in a further round."""
     repeated: dict[str, str] = {}
     while held_out:
         combined = [*held_out, *(draft for draft in drafts if draft.id not in repeated)]

@@ -180,9 +180,8 @@ class ScoreSheets:
     # --- what came back -----------------------------------------------------------------------------------------------------
 
     def read_scores(self, path: Path, step: BuildStep) -> list[HumanScore]:
-        """An annotator's sheet as scores; the annotator is named by the file, without its suffix. A dialogue without any score
-        counts as dropped in `step`. Raises `UserError` with file, row and column for unreadable cells and for a partly scored
-        dialogue."""
+        """The scores on the sheet of the annotator after whom the file is named. A dialogue without any is counted as dropped.
+        Raises `UserError` with file, row and column for unreadable cells and for a partly scored dialogue."""
         filled = self._filled(path, LAYOUT)
         scores = []
         with Faults() as faults:

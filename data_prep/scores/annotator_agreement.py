@@ -48,13 +48,12 @@ class AnnotatorPair:
 
 @dataclass(frozen=True)
 class Figures:
-    """Agreement with 95 % intervals over clusters: `jackknife` for alpha and kappa, `smoothed_means` for shares.
+    """Agreement with 95 % intervals over clusters; None where nothing varies.
 
     `n`, also of every estimate, is the number of items that at least two people scored; `alone` items have one person's score
-    and are in no figure. `pairs` of the `people` share items. `alpha` is Krippendorff's (ordinal, −1 to 1). `kappa` is the mean
-    of Cohen's over the pairs (quadratic weights), weighted by how many items each pair shares; pairs without variation are left
-    out. `equal` and `near` are the shares (0–1) of pairs of scores that are equal, or at most one point apart. A figure
-    that is undefined because nothing varies has mean None.
+    and are in no figure. `pairs` of the `people` share items. `alpha` is Krippendorff's (ordinal, −1 to 1), `kappa` the mean of
+    Cohen's over the pairs (quadratic weights), weighted by the items that they share. `equal` and `near` are the shares (0–1)
+    of pairs of scores that are equal, or at most one point apart.
     """
 
     n: int
@@ -103,8 +102,7 @@ def agreement(scores: Iterable[HumanScore], rubrics: Sequence[Rubric] = (), seed
 
 
 def agreement_on(items: Mapping[ScoredItem, Mapping[str, float]], seed: int = 0) -> Figures | None:
-    """The figures of `items`, each with people's values by name; None if no item has two values. The order of items and people
-    does not matter."""
+    """The figures of `items`, each with people's values by name, in any order; None if no item has two values."""
     order = sorted(items, key=lambda item: (item.cluster, -1 if item.part is None else item.part))
     shared = [(item, sorted(items[item].items())) for item in order if len(items[item]) > 1]
     if not shared:

@@ -107,8 +107,7 @@ class _PostAndReply(RowModel):
     response_post: str
 
     def dialogue(self) -> Dialogue:
-        """The post and the reply as two turns; pairs of one post share the base of the source id. Raises `Dropped` if either is
-        empty."""
+        """The post and the reply as two turns; pairs of one post share the base of the source id."""
         turns = merged([Turn(role="seeker", text=self.seeker_post), Turn(role="supporter", text=self.response_post)])
         if len(turns) < 2:
             raise Dropped("empty post or reply")
@@ -126,8 +125,7 @@ class _LabelledRow(_PostAndReply):
 
 
 def _epitome(files: list[Path], reader: CorpusReader) -> Imported:
-    """One file per mechanism, one level per row. A repeated pair in a file is not a second annotator: the first level
-    counts."""
+    """One file per mechanism, one level per row. The first level of a pair counts: a second is no second annotator's."""
     dialogues: dict[str, Dialogue] = {}
     levels: dict[tuple[str, str], HumanScore] = {}
     for file in files:

@@ -150,8 +150,7 @@ def read_ratings(
     paths: Sequence[Path], dialogues: dict[HeldTalk, Dialogue], check: Callable[[HumanScore], None]
 ) -> list[HumanScore]:
     """The ratings in `.csv` and `.jsonl` files as scores of the dialogues, each passed to `check`. Raises `UserError` with
-    file, line and column for a rating that is malformed, of an unknown dialogue, given twice by an annotator, or refused by
-    `check` (a `UserError`)."""
+    file, line and column for a rating that is malformed, of an unknown dialogue, given twice, or refused by `check`."""
     scores: dict[tuple[str, ...], HumanScore] = {}
 
     def each(where: str, rating: _HeldRating) -> None:
@@ -175,9 +174,8 @@ def read_ratings(
 
 
 def references(paths: Sequence[Path], dialogues: dict[HeldTalk, Dialogue]) -> list[Dialogue]:
-    """The corpus's own dialogue of each situation, in their order, whose history supporters can reply to and whose replies are
-    the references. `paths` hold `Dialogue` records with a situation as `source_id`; others are skipped. Raises `UserError` for
-    a situation with none or two."""
+    """The corpus's own dialogue (a `Dialogue` with the situation as `source_id`) of each situation, in their order. Raises
+    `UserError` for a situation with none or two."""
     files = ", ".join(map(str, paths))
     wanted = list(dict.fromkeys(talk.situation for talk in dialogues))
     matching: dict[str, Dialogue] = {}

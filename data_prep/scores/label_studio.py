@@ -42,8 +42,7 @@ def tasks(dialogues: Sequence[Dialogue], played: Texts) -> list[dict[str, Any]]:
 
 
 def configuration(rubric: Rubric, language: Language, played: bool) -> str:
-    """The labelling configuration (XML): the dialogue, and every dimension with its levels. Raises `UserError` for a dimension
-    with the name of another field."""
+    """The labelling configuration (XML): the dialogue, and every dimension with its levels."""
     view = xml.Element("View")
     if played:
         xml.SubElement(view, "Text", name="who", value="$played")

@@ -240,11 +240,8 @@ def group_of(dialogue: Dialogue) -> str:
 
 def random_split(languages: Mapping[str, Language], seed: int) -> dict[str, Split]:
     """{dialogue id: split}, 7:1:2 of each language's dialogues up to rounding: the paper's procedure (ESC-Eval section 3.4).
-
-    `languages` maps a dialogue's id to its language. All scores of a dialogue are in one split, so that every dimension is
-    tested on the same dialogues, as in table 4. A role card can be in train and in test, which flatters the ranker;
-    `grouped_split` is the native procedure.
-    """
+    Every dimension is tested on the same dialogues, as in table 4; a role card can be in train and in test, which flatters the
+    ranker. `languages` maps a dialogue's id to its language."""
     result: dict[str, Split] = {}
     for language in sorted(set(languages.values())):
         names = [name for name, its in languages.items() if its == language]

@@ -11,7 +11,7 @@ says little about them.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ from pydantic import Field
 from core.files import read_jsonl
 from core.languages import PAPER_LANGUAGES, words
 from core.records import Dialogue, HumanScore, Language, Record, Turn, dialogue_id
-from core.yaml_files import read_yaml
+from core.yaml_files import load_yaml
 from data_prep.bundled import BUNDLED
 from data_prep.scores.human import human_score
 from data_prep.scores.synthetic_rules import ASPECTS, Aspect, LabelledPart, SyntheticReply, score
@@ -56,18 +56,10 @@ class SyntheticBase(Record):
     @property
     def recipes(self) -> list[str]:
         """The recipes for it. Nobody in a crisis (suicide risk) gets a cold or harmful answer, not even here."""
-        return [name for name in load_recipes().recipes if not (self.crisis and name in UNFIT_FOR_CRISIS)]
+        return [name for name in load_recipes()["recipes"] if not (self.crisis and name in UNFIT_FOR_CRISIS)]
 
 
-class Pools(Record):
-    """Lines for any dialogue in a language that spoil it or give it a stock form."""
-
-    machine: Annotated[tuple[Text, ...], Field(min_length=16)]
-    dismissive: Annotated[tuple[Text, ...], Field(min_length=16)]
-    harmful: Annotated[tuple[Text, ...], Field(min_length=12)]
-    useless: Annotated[tuple[Text, ...], Field(min_length=24)]
-    openers: Annotated[tuple[Text, ...], Field(min_length=6)]
-    list_intro: Annotated[tuple[Text, ...], Field(min_length=6)]
+Pools = Mapping[str, Sequence[str]]  # lines for any dialogue in a language that spoil it or give it a stock form
 
 
 @dataclass(frozen=True)
@@ -91,16 +83,10 @@ class DialoguePlan:
 UNFIT_FOR_CRISIS = frozenset({"cold", "harmful"})
 
 
-class Recipes(Record):
-    """The lists that plans are drawn from, with equal probabilities; `common` has the values that a recipe does not set."""
-
-    common: dict[str, list[Any]]
-    recipes: dict[str, dict[str, list[Any]]]
-
-
 @cache
-def load_recipes() -> Recipes:
-    return read_yaml(BUNDLED / "recipes.yaml", Recipes, "recipes of the synthetic score set")
+def load_recipes() -> dict[str, Any]:
+    """The lists that plans are drawn from, with equal probabilities: those of `recipes`, and `common` ones for the rest."""
+    return load_yaml(BUNDLED / "recipes.yaml", "recipes of the synthetic score set")  # type: ignore[no-any-return]
 
 
 # The preferred position of a kind in a reply; a random shift of up to `_PUSH` positions varies the order.
@@ -172,18 +158,17 @@ def _assemble(
     draft.take("answer", answers if "answer" in plan.extras else rng.randrange(answers) if answers else 0)
     for aspect in ("encouragement", "referral"):
         draft.take(aspect, 1 if aspect in plan.extras else 0)
-    draft.sprinkle("useless", pools.useless, plan.tips[1], draft.home)
-    draft.sprinkle("harmful", pools.harmful, plan.tips[2], draft.home)
-    draft.sprinkle("dismissive", pools.dismissive, plan.dismissive, draft.home)
-    draft.sprinkle("machine", pools.machine, plan.traces[0], range(5))
+    draft.sprinkle("useless", pools["useless"], plan.tips[1], draft.home)
+    draft.sprinkle("harmful", pools["harmful"], plan.tips[2], draft.home)
+    draft.sprinkle("dismissive", pools["dismissive"], plan.dismissive, draft.home)
+    draft.sprinkle("machine", pools["machine"], plan.traces[0], range(5))
     _repeat(draft)
     _pad(draft, target)
     return _order(draft, pools)
 
 
 def _repeat(draft: _Draft) -> None:
-    """Repeat segments in later replies, according to the plan; only in later ones, since the seeker may not have mentioned yet
-    what a segment refers to."""
+    """Repeat segments, only in later replies: before, the seeker may not have mentioned what a segment refers to."""
     rng = draft.rng
     draft.take("filler", 1)  # so that there is something neutral to repeat
     sayings = [
@@ -223,7 +208,7 @@ def _order(draft: _Draft, pools: Pools) -> list[SyntheticReply]:
     listed, cut = by_fitness[: plan.traces[1]], rng.sample(range(5), plan.cut)
     opened = range(5) if plan.same_form else rng.sample(range(5), rng.randint(0, 4))
     # The same opener in up to four replies is no monotony yet, and keeps repeated words from revealing the score.
-    openers = [rng.choice(pools.openers)] * 5 if plan.same_form or rng.random() < 0.5 else rng.sample(pools.openers, 5)
+    openers = [rng.choice(pools["openers"])] * 5 if plan.same_form or rng.random() < 0.5 else rng.sample(pools["openers"], 5)
     fixed = {kind: rank + rng.uniform(0, _PUSH) for kind, rank in _RANK.items()}
     replies = []
     for index, parts in enumerate(draft.parts):
@@ -238,7 +223,7 @@ def _order(draft: _Draft, pools: Pools) -> list[SyntheticReply]:
             lead += 1
         is_list = index in listed and len(parts) - lead >= 2
         if is_list:
-            parts.insert(lead, LabelledPart("list_intro", rng.choice(pools.list_intro)))
+            parts.insert(lead, LabelledPart("list_intro", rng.choice(pools["list_intro"])))
         if index in cut:
             glue = words(draft.base.language).space
             pieces = _pieces(parts[-1].text, glue)
@@ -282,7 +267,7 @@ def load_bases(language: Language) -> list[SyntheticBase]:
 
 
 def load_pools(language: Language) -> Pools:
-    return read_yaml(BUNDLED / f"pools_{language}.yaml", Pools, "pools of the synthetic score set")
+    return load_yaml(BUNDLED / f"pools_{language}.yaml", "pools of the synthetic score set")  # type: ignore[no-any-return]
 
 
 def construct(
@@ -290,7 +275,7 @@ def construct(
 ) -> tuple[list[SyntheticReply], list[str]]:
     """One variant of a base: its labelled replies and their texts. The same arguments give the same bytes."""
     rng = random.Random(f"{seed}/{base.id}/{variant}")
-    values = load_recipes().common | load_recipes().recipes[variant]
+    values = load_recipes()["common"] | load_recipes()["recipes"][variant]
     plan = DialoguePlan(**{knob: rng.choice(choices) for knob, choices in values.items()})
     replies = _assemble(base, others, pools, plan, rng)
     return replies, _render(replies, base.language, rng)
@@ -298,9 +283,8 @@ def construct(
 
 @cache
 def build(seed: int = 0, languages: tuple[Language, ...] = ("en", "zh")) -> tuple[tuple[Dialogue, ...], tuple[HumanScore, ...]]:
-    """The score set: one dialogue of 5 exchanges for each base and recipe, and 7 scores (0–4) for each dialogue; only English
-    and Chinese have bases. `source_id` is `<base id>/<recipe>`, so that a split can keep the variants of a base together.
-    Cached: it takes seconds."""
+    """The score set: a dialogue of 5 exchanges for each base (en and zh only) and recipe, with 7 scores (0–4). `source_id` is
+    `<base id>/<recipe>`, so that a split can keep the variants of a base together. Cached: it takes seconds."""
     dialogues: list[Dialogue] = []
     scores: list[HumanScore] = []
     for language in languages:

@@ -180,14 +180,11 @@ def read_source(name: str, place: str, build: Build, console: Console, strict: b
 class Quotas(BaseModel):
     """How many items to draw of each corpus (configs/data/table5.yaml)."""
 
-    name: str
-    source: str
     quotas: dict[str, Annotated[int, Field(ge=0)]]
 
 
 def wanted_items(names: list[str], limit: str | None) -> dict[str, int | None]:
-    """How many items to draw from each corpus, from a number or a quota file; None takes all. Corpora in a quota file that are
-    not in `names` count, too."""
+    """How many items to draw from each corpus, from a number or a quota file; None takes all."""
     if limit is None or limit.isdecimal():
         return dict.fromkeys(names, None if limit is None else int(limit))
     by_corpus = read_yaml(Path(limit), Quotas, "quota file").quotas

@@ -32,9 +32,8 @@ def origin_of(source: Source, revision: str | None) -> Origin:
 
 
 def fetch(source: Source, origin: Origin, build: Build) -> int:
-    """Download a corpus into the build's folder, and return the number of its files. Git checks a commit's content against its
-    hash; the manifest keeps each file's sha256. Raises `UserError` if the origin cannot be reached, or has none of the
-    corpus's files at that commit."""
+    """Download a corpus into the build's folder, and return the number of its files. Raises `UserError` if the origin cannot be
+    reached, or has none of the corpus's files at that commit."""
     with tempfile.TemporaryDirectory(prefix="corpus-") as temporary:
         folder = Path(temporary)
         if origin.github:

@@ -29,8 +29,7 @@ def language_of(text: str) -> Language | None:
 
 
 def shortened(text: str, limit: int) -> str:
-    """At most `limit` characters, cut after a sentence or line (or, without one, after a word). A heading (a last line that
-    ends in a colon) is cut off, too."""
+    """At most `limit` characters, cut after a sentence, line or word; a last line that ends in a colon is cut off, too."""
     text = text.strip()
     if len(text) <= limit:
         return text
@@ -103,8 +102,7 @@ class _RoleBench(RowModel):
 
 def rolebench(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
     """RoleBench (Wang et al. 2023): single-turn questions to a character, with replies in its manner; English and Chinese. JSON
-    lines `role`, `question`, `generated` (replies; the first is taken). `source_id` is `file/position`, with the folder where
-    several are read."""
+    lines `role`, `question`, `generated` (replies; the first is taken). `source_id` is `[folder/]file/position`."""
     root = Path(os.path.commonpath([file.parent for file in files]))
     for file in files:
         name = file.relative_to(root).with_suffix("").as_posix()

@@ -36,8 +36,7 @@ def merged(turns: Iterable[Turn]) -> tuple[Turn, ...]:
 def support_dialogue(
     source: str, source_id: str, language: Language, turns: Iterable[tuple[Role, str]], **about: Any
 ) -> SupportDialogue:
-    """Turns, joined by `merged`, as a dialogue; `about` are further fields of `SupportDialogue`. Raises `Dropped` ("no reply")
-    if fewer than two turns are left."""
+    """Turns, joined by `merged`, as a dialogue with further fields (`about`). Raises `Dropped` for fewer than two turns."""
     spoken = merged(Turn(role=role, text=text) for role, text in turns)
     if len(spoken) < 2:
         raise Dropped("no reply")
@@ -53,8 +52,7 @@ class Utterance(RowModel):
 
 
 def by_role(spoken: Iterable[Utterance | tuple[str, str]], roles: dict[str, Role]) -> list[tuple[Role, str]]:
-    """Utterances, or (speaker, text), with the corpus's names replaced. Raises `Malformed` for a name that is not in
-    `roles`."""
+    """The lines with the corpus's names replaced. Raises `Malformed` for a name that is not in `roles`."""
     pairs = [(line.speaker, line.text) if isinstance(line, Utterance) else line for line in spoken]
     if unknown := sorted({speaker for speaker, _ in pairs} - set(roles)):
         raise Malformed(f"unknown speaker {unknown[0]!r} (known: {', '.join(roles)})")
@@ -125,9 +123,8 @@ class _EmoLlm(RowModel):
 
 @by_row
 def emollm(value: Any, source_id: str) -> SupportDialogue:
-    """EmoLLM (SmartFlowAI): two Chinese sets of counselling dialogues by an LLM. `data.json` is plain counselling; in
-    `aiwei.json` the supporter plays a persona with stage directions and emoji. The system prompt of the first exchange is left
-    out."""
+    """EmoLLM (SmartFlowAI): two Chinese sets of counselling dialogues by an LLM: `data.json`, and `aiwei.json`, where the
+    supporter plays a persona with stage directions and emoji."""
     pairs = ((exchange.input, exchange.output) for exchange in _EmoLlm.model_validate(value).conversation)
     return support_dialogue("emollm", source_id, "zh", _exchanges(pairs))
 
@@ -246,9 +243,8 @@ def _escot_reply(value: Any) -> SupportDialogue:
 
 @by_row
 def augesc(value: Any, source_id: str) -> SupportDialogue:
-    """AugESC (Zheng et al., Findings of ACL 2023): dialogues that a model trained on ESConv completed, English, multi-turn. A
-    text file in which every line is a JSON list of [speaker, utterance] pairs, according to its loader; we have not seen the
-    published file."""
+    """AugESC (Zheng et al., Findings of ACL 2023): dialogues that a model trained on ESConv completed, English. Every line
+    is a JSON list of [speaker, utterance] pairs, according to its loader; we have not seen the published file."""
     if not isinstance(value, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
         raise Malformed("expected a list of [speaker, utterance] pairs")
     if not all(isinstance(text, str) for pair in value for text in pair):

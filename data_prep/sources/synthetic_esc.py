@@ -82,8 +82,7 @@ def _agents(context: str) -> list[_Agent]:
 
 
 def _spoken(text: str, agents: list[_Agent]) -> tuple[list[tuple[int, str]], Counter[int]]:
-    """The turns of a conversation as (agent 0 or 1, text), and the number of each agent's turns with tags. Raises `Dropped` for
-    unknown speakers."""
+    """The turns of a conversation as (agent 0 or 1, text), and the number of each agent's turns with tags."""
     first, second = (agent.names(number) for number, agent in enumerate(agents, start=1))
     names = dict.fromkeys(first - second, 0) | dict.fromkeys(second - first, 1)  # without names that fit both
     turns: list[tuple[int, str]] = []

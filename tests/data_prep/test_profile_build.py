@@ -90,10 +90,8 @@ def test_prompts_name_every_line_that_is_read_and_guard_their_data(language: Lan
         if asked.regex:
             reply = REPLIES[language][step]
             assert re.fullmatch(asked.regex, reply), "what the constraint allows is what is read"
-            assert (
-                headed(reply, {key: (name,) for key, name in headings(step, language).items()}).keys()
-                == headings(step, language).keys()
-            )
+            names = {key: (heading,) for key, heading in headings(step, language).items()}
+            assert headed(reply, names).keys() == names.keys()
             assert not re.fullmatch(asked.regex, reply + "\nMore")
 
 

@@ -100,7 +100,7 @@ def test_rubric_with_a_level_off_its_scale(esc_eval: EscEval, tmp_path: Path) ->
 def test_published_cards_with_a_missing_heading(esc_eval: EscEval, tmp_path: Path) -> None:
     card = {"id": 1, "base": "Age: 3\nGender: f\nProblem: p", "base_biaozhu": "", "res": "家庭生活", "source": "s"}
     (tmp_path / "cards.json").write_text(json.dumps([card | {"language": "english"}]))
-    refused(run_with(esc_eval, "--cards", "cards.json"), "cards.json: entry 0: base: 0 headings for occupation")
+    refused(run_with(esc_eval, "--cards", "cards.json"), "cards.json: entry 0: base: 0 headings Occupation")
 
 
 def test_a_run_folder_made_with_another_config_is_refused_and_kept(esc_eval: EscEval, tmp_path: Path) -> None:

@@ -376,7 +376,7 @@ def test_parsers_end_on_a_megabyte_of_anything(parser: str, shape: str) -> None:
     try:
         PARSERS[parser](SHAPES[shape](1_000_000))
     except ValueError as error:
-        assert parser == "card" and "headings for" in str(error)  # its way to say that this is no card
+        assert parser == "card" and " headings " in str(error)  # its way to say that this is no card
 
 
 @pytest.mark.slow
