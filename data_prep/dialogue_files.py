@@ -12,7 +12,7 @@ import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,8 @@ _KEPT = set(Dialogue.model_fields) - {"turns", "usage", "fields"}
 class Given:
     """Dialogues of a file, and notes for the user on how they were read."""
 
-    dialogues: list[Dialogue] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    dialogues: list[Dialogue]
+    notes: list[str]
 
 
 def read_given(path: Path, language: str | None = None, roles: Mapping[str, Role] | None = None) -> Given:
@@ -59,7 +59,7 @@ def read_given(path: Path, language: str | None = None, roles: Mapping[str, Role
             with faults.noting():
                 given = dialogues_of(rows, language, roles, path.stem)
     else:
-        given = Given(read_jsonl(path, Dialogue, "dialogues"))
+        given = Given(read_jsonl(path, Dialogue, "dialogues"), [])
         check_unique(path, (dialogue.id for dialogue in given.dialogues), "dialogue ids")
     one_spelling(given.dialogues, path)
     return given
@@ -73,7 +73,7 @@ def dialogues_of(
     without one gets a hash of its turns. Raises `UserError` with every fault."""
     sides = {name: side for side, names in _SIDES.items() for name in names.split()}
     sides |= {name.casefold(): side for name, side in (roles or {}).items()}
-    given, repeats, left_out, places = Given(), Counter[str](), Counter[str](), dict[str, str]()
+    given, repeats, left_out, places = Given([], []), Counter[str](), Counter[str](), dict[str, str]()
     with Faults() as faults:
         for number, value in enumerate(values):
             where, record = value if isinstance(value, tuple) else (f"dialogue {number}", value)
@@ -147,9 +147,8 @@ def _leaves(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _first(value: Any, names: Sequence[str]) -> Any:
     """The first of these fields of an object that has a value; None without one, and for anything but an object."""
-    return (
-        next((value[name] for name in names if value.get(name) not in (None, "")), None) if isinstance(value, Mapping) else None
-    )
+    found = (value[name] for name in names if value.get(name) not in (None, "")) if isinstance(value, Mapping) else iter(())
+    return next(found, None)
 
 
 def _rows(path: Path, faults: Faults) -> list[tuple[str, Any]]:

@@ -170,8 +170,8 @@ def _import_profiles(places: dict[str, str], build: Build) -> None:
     for talk in dialogues:
         if talk.profile_id not in ids:
             raise UserError(f"dialogue {talk.source_id} of {talk.supporter}: its profile is not in the profile file")
-    for what, count in (("profiles", len(profiles)), ("dialogues", len(dialogues))):
-        build.step(what, count)
+    build.step("profiles", len(profiles))
+    build.step("dialogues", len(dialogues))
     build.write("profiles.jsonl", profiles)
     if dialogues:
         build.write("dialogues.jsonl", dialogues)

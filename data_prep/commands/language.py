@@ -62,7 +62,7 @@ def _check(code: str, wanted: Mapping[str, str], pack: PromptPack) -> None:
     rows, faults = list[tuple[Cell, ...]](), list[str]()
     for name, content in wanted.items():
         path = pack.file(code, Path(name).name) if name.startswith("prompts/") else file_of(code, name)
-        own, english = _leaves(read_text(path, "text"), path) if path else {}, _leaves(content, Path(name))
+        own, english = _texts(read_text(path, "text"), path) if path else {}, _texts(content, Path(name))
         faults += [f"{path}: {fault}" for fault in _faults(own, english)]
         missing = [key or "the file" for key in english if key not in own]
         untranslated = [key or "the file" for key, text in english.items() if own.get(key) == text and key not in _SAME]
@@ -83,9 +83,7 @@ def _wanted(code: str, rules: Rubric, pack: PromptPack) -> dict[str, str]:
         for key, dimension in rules.dimensions.items()
     }
     floors = {name: floor.text for name in _FLOORS if (floor := load_spec(name).floor)}
-    wording = read_text(CONFIGS / FOLDER / ENGLISH / "words.yaml", "words").partition("\n")[
-        2
-    ]  # the first line is about English
+    _, _, wording = read_text(CONFIGS / FOLDER / ENGLISH / "words.yaml", "words").partition("\n")  # which is about English
     for word, text in {"name": name_of(code), "own_name": name_of(code), "reviewed": NOT_REVIEWED}.items():
         wording = re.sub(rf"(?m)^{word}: [^#\n]*(?=  #)", f"{word}: {text}", wording)
     content = {
@@ -98,17 +96,16 @@ def _wanted(code: str, rules: Rubric, pack: PromptPack) -> dict[str, str]:
     return {"words.yaml": wording} | files | prompts
 
 
-def _flat(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
+def _texts(text: str, path: Path) -> dict[str, str]:
+    return _leaves(parse_yaml(text, path) if path.suffix == ".yaml" else text)
+
+
+def _leaves(value: Any, above: str = "") -> dict[str, str]:
     """Every text with its path: fluency.levels.0."""
     if not isinstance(value, Mapping):
-        yield above, str(value).strip()
-        return
-    for key, part in value.items():
-        yield from _flat(part, f"{above}.{key}" if above else str(key))
-
-
-def _leaves(text: str, path: Path) -> dict[str, str]:
-    return dict(_flat(parse_yaml(text, path) if path.suffix == ".yaml" else text))
+        return {above: str(value).strip()}
+    parts = [_leaves(part, f"{above}.{key}" if above else str(key)) for key, part in value.items()]
+    return {path: text for part in parts for path, text in part.items()}
 
 
 def _faults(own: Mapping[str, str], english: Mapping[str, str]) -> Iterator[str]:

@@ -143,13 +143,11 @@ def _show(summary: dict[str, Any]) -> None:
     width = max(len(row["dimension"]) for row in rows)
     for row in rows:
         counts = "  ".join(f"{label}: {count}" for label, count in row["counts"].items())
-        acc, soft = 100 * row["majority_acc"], 100 * row["majority_acc_soft"]
-        baseline = f"majority {row['majority']}: ACC {acc:.1f} %, ACC_soft {soft:.1f} %"
+        baseline = f"majority {row['majority']}: ACC {row['majority_acc']:.1%}, ACC_soft {row['majority_acc_soft']:.1%}"
         labels = f"{row['split']:<5} {row['language']} {row['dimension']:<{width}} n {row['n']}  {counts}"
         console.print(f"{labels}  {baseline}", soft_wrap=True)
     for what, part in summary["shares"].items():
         off = max(abs(part[name] - wanted) for name, wanted in SHARES.items())
         parts = " : ".join(f"{100 * part[name]:.2f}" for name in SHARES)
-        both = summary["on_several_sides"].get(what, 0)
-        tail = f"; {both} on several sides" if both else ""
-        console.print(f"{what}: {parts} % (at most {100 * off:.2f} points off 70 : 10 : 20{tail})", soft_wrap=True)
+        several = f"{summary['on_several_sides'].get(what, 0)} on several sides"
+        console.print(f"{what}: {parts} % (at most {100 * off:.2f} points off 70 : 10 : 20; {several})", soft_wrap=True)

@@ -150,15 +150,9 @@ def agreement_on(items: Mapping[ScoredItem, Mapping[str, float]], seed: int = 0)
     )
 
 
-def _places(numbers: Counts) -> tuple[Counts, NDArray[np.intp]]:
-    """The distinct values, ascending, and the index of each number among them."""
-    values, place = np.unique(numbers.round(9), return_inverse=True)
-    return values, place
-
-
 def _kappa(x: Counts, y: Counts, rows: NDArray[np.intp], weights: Counts) -> Counts:
     """Cohen's kappa (quadratic weights) for each row of weights, from two people's values by item and the items' rows."""
-    values, place = _places(np.concatenate([x, y]))
+    values, place = np.unique(np.concatenate([x, y]).round(9), return_inverse=True)
     first, second = np.split(place, 2)
     away = np.subtract.outer(values, values) ** 2
     return _on_tables(partial(cohen_kappa, weights=away), weights, rows, first, second, np.ones(len(rows)))
@@ -167,7 +161,7 @@ def _kappa(x: Counts, y: Counts, rows: NDArray[np.intp], weights: Counts) -> Cou
 def _alpha(items: Sequence[Sequence[float]], weights: Counts) -> Counts:
     """Krippendorff's alpha (ordinal) for each row of weights; every item has at least two values."""
     sizes = np.array(list(map(len, items)))
-    _, place = _places(np.concatenate([np.array(values, dtype=float) for values in items]))
+    _, place = np.unique(np.concatenate([np.array(values, dtype=float) for values in items]).round(9), return_inverse=True)
     ends = itertools.pairwise([0, *np.cumsum(sizes)])
     cells = [(row, a, b) for row, (start, end) in enumerate(ends) for a, b in itertools.permutations(place[start:end], 2)]
     rows, first, second = (np.array(column) for column in zip(*cells, strict=True))

@@ -11,14 +11,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import AliasChoices, AliasPath, BeforeValidator, Field, StrictBool, ValidationError
 from rich.console import Console
 
-from core.errors import UserError, near
+from core.errors import UserError
 from core.files import digest
 from core.ledger import Build, BuildStep
 from core.records import Dialogue, HumanScore, Identifier, Judgement, Name, Number, Part, Role, SupportDialogue, Turn, Whole
@@ -283,20 +283,14 @@ def _healthbench_meta(files: list[Path], reader: CorpusReader) -> Imported:
 # --- all of them ----------------------------------------------------------------------------------------------------------
 
 
-_COUNTED: dict[str, Callable[[list[Path], CorpusReader], Imported]] = {
-    "epitome": _epitome,
-    "empathic_comm": _empathic_comm,
-    "healthbench_meta": _healthbench_meta,
-}
+_COUNTED = {"epitome": _epitome, "empathic_comm": _empathic_comm, "healthbench_meta": _healthbench_meta}
 _SURVEYED = ("esconv", "esconv_failed", "esconv_multi")
 CORPORA = (*_SURVEYED, *_COUNTED)
 
 
 def import_corpus(name: str, place: str, build: Build, console: Console) -> Imported:
-    """Dialogues and scores of a corpus from a local path or the hub; its rows (levels, utterances, ratings) are counted in
-    steps of the build. Raises `UserError` for a corpus without scores, and for missing files."""
+    """Dialogues and scores of a corpus (of `CORPORA`) from a local path or the hub; its rows (levels, utterances, ratings) are
+    counted in steps of the build. Raises `UserError` for missing files."""
     if name in _SURVEYED:
         return _esconv(name, place, build, console)
-    if name not in _COUNTED:
-        raise UserError(f"no scores come with a corpus {name!r}: {near(name, CORPORA)}")
     return read_counted((SOURCES | SCORED)[name], place, build, console, _COUNTED[name])
