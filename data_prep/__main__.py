@@ -1,7 +1,5 @@
 """`python -m data_prep VERB`: build the data that training and evaluation use."""
 
-from __future__ import annotations
-
 from core.starting import interrupted  # noqa: F401 - before the slow imports
 
 from core.errors import run_cli

@@ -4,8 +4,6 @@ stored completions (with the reply in `choices`), ShareGPT (`conversations`), ta
 The usual names (`user`, `human`, `client` …) tell the sides apart. Further fields of a dialogue are kept as text in `fields`.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

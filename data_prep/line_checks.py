@@ -1,7 +1,5 @@
 """Checks of lines written by a simulator: phrases that no seeker says, length, repetition."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import lru_cache

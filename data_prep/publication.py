@@ -1,7 +1,5 @@
 """The output folder of a data verb as a data set for the hub, if its corpora's licences allow that."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,13 +1,11 @@
 """Replies on real histories: where the supporter of a dialogue spoke, what another one replied there, and comparable pairs."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -38,7 +36,7 @@ class Response(Record):
         return self.termination in LOST
 
     @model_validator(mode="after")
-    def _complete(self) -> Response:
+    def _complete(self) -> Self:
         if self.termination is None and not self.text.strip():
             raise ValueError("text: a reply without text needs a termination with the reason")
         return self

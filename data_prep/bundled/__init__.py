@@ -1,8 +1,6 @@
 """Sample data written for this repository: role cards, profiles, a questionnaire, dialogues, role play, and the raw material of
 the synthetic score set."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 BUNDLED = Path(__file__).resolve().parent

@@ -1,7 +1,5 @@
 """Role cards: read from our JSONL, from a user's own sheet or list, or from the JSON files that ESC-Eval published."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -7,8 +7,6 @@ The rules, for one card:
 - the same category → accepted; different ones → the third person decides, and may take any of the 35.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

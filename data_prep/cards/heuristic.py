@@ -4,8 +4,6 @@ Such a card has `card_method: heuristic`. Its problem is the seeker's own situat
 shorter and rougher than one written by a model; age and gender are given only where they are stated.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Literal

@@ -4,8 +4,6 @@ Replies are kept in the caller's store, so no question is asked twice. A reply t
 `Unread` with its raw text. The prompts are in configs/prompts/cards, in our own words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar

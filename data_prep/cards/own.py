@@ -1,7 +1,5 @@
 """Role cards in a user's own sheet or list: a problem in each row, and whatever else the file says about the person."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from datetime import date

@@ -4,8 +4,6 @@ A cell that a spreadsheet could take for a formula is text in XLSX; in CSV it is
 which reading removes. Equal rows give equal bytes.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re

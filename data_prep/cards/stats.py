@@ -3,8 +3,6 @@
 The stages of a card file are read from the manifests beside it and beside the files that it was made from.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The taxonomy of life problems (configs/taxonomy.yaml): three levels, with the role cards that table 9 of ESC-Eval counts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Annotated

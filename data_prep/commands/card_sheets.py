@@ -1,7 +1,5 @@
 """Sheets of role cards for two workers and a third person, and the cards as they settled them (ESC-Eval, appendix A.2)."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """`cards`: role cards of your own (import, template), or from corpora (extract), sorted by a model (label)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 

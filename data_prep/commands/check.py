@@ -1,7 +1,5 @@
 """`check` describes a file of role cards or profiles, and finds the dialogues that evaluation cards may have been made from."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path

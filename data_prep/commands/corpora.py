@@ -1,7 +1,5 @@
 """`fetch` lists and downloads corpora, `read` turns them into records."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Blind sheets for people who score dialogues, their scores as records, and FEEL's second round with its final means."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, replace

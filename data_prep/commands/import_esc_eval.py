@@ -1,7 +1,5 @@
 """Import of a user's own clone of the published ESC-Eval repository."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import chain

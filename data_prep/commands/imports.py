@@ -1,7 +1,5 @@
 """`import` converts published benchmarks and profiles, and people's scores and dialogues, to records."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,8 +1,6 @@
 """Sheets on which a person keeps or drops role cards, between the model's filter and the annotation (third column of ESC-Eval's
 table 6), or a random sample of profiles (EmoHarbor, appendix B)."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path

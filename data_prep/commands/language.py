@@ -1,7 +1,5 @@
 """`language`: writes the texts of a language for translation (new), and lists what is missing (check)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`profiles`: seekers for EmoHarbor, which a model builds from questionnaires or role cards."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

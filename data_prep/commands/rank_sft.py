@@ -1,7 +1,5 @@
 """`rank-sft` builds a ranker's training, validation and test sets from human scores and dialogues."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`role-sft` builds the simulator's training set."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path

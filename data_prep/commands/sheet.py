@@ -1,8 +1,6 @@
 """`sheet export` writes sheets that people fill in, and `sheet import` reads them back: marks of role cards, scores of
 dialogues, and decisions to keep or drop."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args

@@ -1,7 +1,5 @@
 """The role card or profile that a dialogue's seeker plays, as people read it beside the dialogue."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

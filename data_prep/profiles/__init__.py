@@ -1,7 +1,5 @@
 """Profiles of EmoHarbor's seekers (section 2.1), read from our JSONL or SAGE's file, and as text for models."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from core.files import check_unique, first_object, read_jsonl

@@ -6,8 +6,6 @@ stated (age, gender, test results, kind of problem) stays as stated. An unreadab
 The prompts are in configs/prompts/profiles, in our own words.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -60,6 +58,28 @@ _LINES: dict[str, dict[str, int | None]] = {
     "counselling": {"scenario": None, "problem": 600, "state": 300, "goals": 400, "roles": 400},
 }
 _LISTS = frozenset({"traits", "habits", "hobbies", "goals", "roles"})
+
+QUESTIONNAIRE, ROLE_CARD = "questionnaire", "role card"  # where a seed comes from
+
+
+class Seed(Record):
+    """One filled-in questionnaire; fields without an answer are left out. `age` is in years, or a stage of life in words,
+    `topic` a key of configs/profiles/scenarios.yaml, `wishes` what the person hopes to get from the talk."""
+
+    id: Identifier
+    language: Language
+    age: str = ""
+    gender: str = ""
+    occupation: str = ""
+    nationality: str = ""
+    relationship: str = ""
+    interests: tuple[Text, ...] = ()
+    mbti: Mbti | None = None
+    big_five: BigFive | None = None
+    topic: Annotated[str, Field(pattern=r"^[a-z][a-z_]*$")] | None = None
+    problem: Text
+    wishes: str = ""
+    source: Name = QUESTIONNAIRE
 
 
 def build(
@@ -166,28 +186,6 @@ def _added(seed: Seed, profile: Profile, step: StepName, text: str) -> Profile:
 
 # --- seeds ------------------------------------------------------------------------------------------------------------------
 # A questionnaire that a person filled in before a talk (EmoHarbor appendices A, B and I), or a role card.
-
-QUESTIONNAIRE, ROLE_CARD = "questionnaire", "role card"
-
-
-class Seed(Record):
-    """One filled-in questionnaire; fields without an answer are left out. `age` is in years, or a stage of life in words,
-    `topic` a key of configs/profiles/scenarios.yaml, `wishes` what the person hopes to get from the talk."""
-
-    id: Identifier
-    language: Language
-    age: str = ""
-    gender: str = ""
-    occupation: str = ""
-    nationality: str = ""
-    relationship: str = ""
-    interests: tuple[Text, ...] = ()
-    mbti: Mbti | None = None
-    big_five: BigFive | None = None
-    topic: Annotated[str, Field(pattern=r"^[a-z][a-z_]*$")] | None = None
-    problem: Text
-    wishes: str = ""
-    source: Name = QUESTIONNAIRE
 
 
 def load_seeds(path: Path) -> list[Seed]:

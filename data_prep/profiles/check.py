@@ -1,7 +1,5 @@
 """Checks of profiles without a model: missing fields, contradictions, repetitions."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -6,8 +6,6 @@ that the generating model added, which differ between personas, conversations ab
 profile. A persona does not say what it wants from a talk or how it reacts, so goals and script stay empty.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,8 +1,6 @@
 """The record of a seeker's profile (EmoHarbor section 2.1, equation 1): demographics, preferences, counselling, script; and its
 text for models."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

@@ -8,8 +8,6 @@ background followed by how the person reacts to replies, `task` the hidden wish,
 `first_talk`, the given opening of the user, is the first turn of the dialogues and no part of a profile.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal

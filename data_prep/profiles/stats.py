@@ -2,8 +2,6 @@
 tables. The paper's figures are lost; the numbers in its text (section 2.1) stand beside our counts.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import get_args

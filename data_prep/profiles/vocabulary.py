@@ -1,7 +1,5 @@
 """The closed lists of profiles (configs/profiles/scenarios.yaml): kinds of problem, age groups, the ages of occupations."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Annotated
 

@@ -5,8 +5,6 @@ Files are found by name in any folder: `card_high_*.json` and `test_*.json` (car
 (ESC-RANK's verdicts as the published scorer wrote them, -1 where it could not parse an answer).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

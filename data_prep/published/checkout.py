@@ -4,8 +4,6 @@ Each benchmark's module has a function `(Checkout, Build) -> None`, listed in `B
 Scripts are parsed, never run.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

@@ -6,8 +6,6 @@ own. The messages that the scripts would have sent are then compared, character 
 with the imported pack.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """ESC-Judge (Madani and Srihari, EMNLP 2025): roles, criteria and prompts of a clone of the published repository."""
 
-from __future__ import annotations
-
 import ast
 import math
 import re

@@ -3,12 +3,10 @@
 A case: {prompt_id, prompt: [{role, content}], rubrics: [{criterion, points, tags}], example_tags}.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -45,7 +43,7 @@ class Case(RowModel):
     example_tags: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def _answerable(self) -> Case:
+    def _answerable(self) -> Self:
         if self.prompt[-1].role != "user" or any(message.role == "system" for message in self.prompt[1:]):
             raise ValueError("prompt: a user's message has to be last, and a system message can only be first")
         if not any(criterion.points > 0 for criterion in self.rubrics):

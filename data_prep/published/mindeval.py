@@ -5,8 +5,6 @@ judge's examples, which are means over the experts. The examples count an expert
 82 zeros answer criterion 4 or 9, most of them by two or three experts. `criterion11` is in no dimension.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import string

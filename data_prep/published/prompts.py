@@ -8,8 +8,6 @@ The clone's python sources are parsed with `ast`. Prompts are recognised by thei
   dimension's name; a list of the seven published keys gives the order, another one the names.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

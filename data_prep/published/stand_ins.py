@@ -7,8 +7,6 @@ imports that begin with an underscore, frames, and match statements, which read 
 The operating system lets the process write no file.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import builtins

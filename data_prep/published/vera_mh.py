@@ -5,8 +5,6 @@ or a row per dimension with a column per level (the frozen RFC branch). A tree i
 `rubric_paper.yaml` as the published judge reads it.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -23,8 +23,6 @@ none of the dialogue's words.
 at most 7 more of the 158 at the same rate of false alarms: not worth two more constants per language.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

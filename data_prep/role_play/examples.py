@@ -4,8 +4,6 @@ The trained side is `assistant` (the seeker of a support dialogue, the character
 the system message is the one that simulation sends (core.side_prompts).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby

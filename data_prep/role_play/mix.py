@@ -8,15 +8,13 @@ out whole only if its heuristic cards come from texts that were written independ
 in situation, kind of problem and emotion before the chat (Liu et al., ACL 2021, section 4).
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -77,7 +75,7 @@ class RoleSftConfig(Settings):
     """The share of the dialogues held out from training."""
 
     @model_validator(mode="after")
-    def _adds_up(self) -> RoleSftConfig:
+    def _adds_up(self) -> Self:
         if len({(q.source, q.language) for q in self.quotas}) < len(self.quotas):
             raise ValueError("quotas: the same source and language twice")
         total = sum(quota.count for quota in self.quotas)

@@ -8,8 +8,6 @@ and Chinese by character triples. Time grows linearly with the texts.
 Parts: corpora cut several windows from one scene, which repeat its lines word for word but are no near duplicates of the whole.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence

@@ -8,8 +8,6 @@ say what the reviewer sees or when a reviewer overrules. Our reading, by mode:
   sees them decides; otherwise their mean is accepted.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import re

@@ -3,8 +3,6 @@
 The figures serve our sheets, existing scores, and (by `agreement_on`) choices between two systems.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence

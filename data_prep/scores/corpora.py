@@ -9,8 +9,6 @@
 - HealthBench's meta-evaluation (Arora et al. 2025): physicians' verdicts on single criteria of answers, yes or no.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated

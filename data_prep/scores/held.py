@@ -20,11 +20,9 @@ Ratings, as CSV or JSON lines with these fields, one score per row on the rubric
 one turn, their texts on separate lines.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import StringConstraints, model_validator
 
@@ -75,7 +73,7 @@ class _OfDialogue(_OfTalk):
     card: Identifier | None = None
 
     @model_validator(mode="after")
-    def _one_seeker(self) -> _OfDialogue:
+    def _one_seeker(self) -> Self:
         if self.profile and self.card:
             raise ValueError("profile and card: a dialogue's seeker has one of them")
         return self

@@ -8,12 +8,11 @@ Our own form (`read_scores`) is JSON lines, or CSV with a header, one score per 
 The corpora that come with scores are in `data_prep.scores.corpora`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Self
 
 from core.errors import UserError, at, near
 from core.files import CONFIGS, check_unique, read_placed
@@ -36,7 +35,7 @@ class Imported:
     turn_scores: list[HumanScore] = field(default_factory=list)
     judgements: list[Judgement] = field(default_factory=list)
 
-    def add(self, other: Imported) -> None:
+    def add(self, other: Self) -> None:
         for name, records in vars(self).items():
             records += getattr(other, name)
 

@@ -4,8 +4,6 @@ There is one configuration per language, which contains the rules: each dimensio
 Tasks are blind, like annotators' sheets; results are matched by `item`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any

@@ -4,8 +4,6 @@ There is one example per dimension (`paper`, as ESC-Eval section 3.4 trains ESC-
 with all dimensions (`joint`). The messages come from `core.judge_prompts`, like those of scoring.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import warnings
@@ -29,6 +27,8 @@ from core.statistics.means import exact_mean
 from data_prep.scores import synthetic
 from data_prep.scores.human import check_scale
 
+Split = Literal["train", "valid", "test"]
+SplitMethod = Literal["grouped", "random"]
 Targets = dict[str, dict[str, float]]  # dialogue id → dimension → mean score
 
 
@@ -218,8 +218,6 @@ def describe(splits: dict[Split, list[RankCase]], rubric: Rubric) -> dict[str, A
 # The paper's random split by dialogue, and splits that keep related dialogues together.
 
 
-Split = Literal["train", "valid", "test"]
-SplitMethod = Literal["grouped", "random"]
 SHARES: dict[Split, float] = {"train": 0.7, "valid": 0.1, "test": 0.2}
 _FOLDS: tuple[Split, ...] = ("train",) * 7 + ("valid",) + ("test",) * 2
 _SIGNS = re.compile(r"\W+")

@@ -11,8 +11,6 @@ The first round's scores of a dialogue on a dimension stand if no two are more t
 There is no third round: scores that are still apart after the second are counted and averaged.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -8,8 +8,6 @@ classes that are left out, and every dialogue has a target length that is drawn 
 says little about them.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

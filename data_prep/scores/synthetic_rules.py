@@ -38,8 +38,6 @@ overall         half the mean of the other six and half the weakest of fluency, 
                 up; 0 if one of the three is 0: tips do not make up for a cold line or a harmful step
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

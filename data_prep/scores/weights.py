@@ -1,8 +1,6 @@
 """weights.csv: for each dialogue drawn for people to score, its chance of being drawn and the weight of its scores, 1 /
 chance."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Corpora by name: `read_source` reads one in its published file format into records; `draw` takes a quota."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence

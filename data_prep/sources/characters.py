@@ -1,7 +1,5 @@
 """Corpora of dialogues with characters that need more than a row model: names in texts, thoughts, errors of generation."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Downloads a corpus from its authors at one commit, in the layout that its reader expects."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import tempfile

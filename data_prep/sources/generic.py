@@ -7,8 +7,6 @@ With `"kind": "role_play"` in the first line the dialogues are general role play
 `lines` of {name, text}. `--source generic=FILE` reads it; elsewhere the corpus has the name in its first line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,7 +1,5 @@
 """Role-play corpora: common functions (items, personas cut to length, languages by script), and the four simplest corpora."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping

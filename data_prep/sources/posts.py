@@ -1,7 +1,5 @@
 """Single-turn corpora: every item is a `Post`, with the first of its replies, if any."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,8 +1,6 @@
 """Support corpora: common functions (speakers as roles, turns as a dialogue), and corpora that need little beyond a row
 model."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from functools import partial

@@ -6,8 +6,6 @@ strategy tags show which of the two supports, so conversations without tags, or 
 seeker's emotion in each conversation instead of the conversation.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator
