@@ -56,10 +56,9 @@ def check(
     or repeated, and who they are (EmoHarbor's figures 3, 4 and 8). Exit code 1 if a profile is wrong; findings by a rule of
     thumb are for a person to judge.
 
-    With --data, exit code 1 if anything is flagged. Some cards are flagged although none of these dialogues is their source:
-    beside the count stands how many to expect by chance in a corpus of this size, as the lowest and highest over corpora that
-    are no card's source (docs/measurements.md). Word statistics come from the data searched: give all files of a set at once.
-    OUT/matches.jsonl has each card's best matches and all flagged ones.
+    With --data, exit code 1 if anything is flagged. Beside the count stands how many to expect by chance in a corpus of this
+    size, as the lowest and highest over corpora that are no card's source (docs/measurements.md). Word statistics come from
+    the data searched: give all files of a set at once. OUT/matches.jsonl has each card's best matches and all flagged ones.
     """
     profile_files = [path for path in files if is_profile_file(path)]
     card_files = [path for path in files if path not in profile_files]

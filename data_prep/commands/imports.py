@@ -66,11 +66,10 @@ def import_(
     """Convert published benchmarks and profiles, and people's scores and dialogues, to our records, one kind at a time.
 
     esc_eval: cards, sample dialogues, scores and prompts of your own clone of the published repository, which states no
-    licence: keep what is imported on your machine. The prompts become a prompt pack, OUT/prompts, with which the published
-    ESC-Role and ESC-RANK are asked in paper mode. The pack is compared with the scripts, which run on two dialogues per
-    language in a process without files, network or other modules, where stand-ins for torch, transformers and peft record what
-    would be sent; the outcome is "equal" or the first difference. Prompts that you have edited stay. internlm2-chat-7b's folder
-    has the default system message that the published scorer relies on.
+    licence: keep what is imported on your machine. The prompts become a pack, OUT/prompts, for paper mode; those that you have
+    edited stay. The scripts run on two dialogues per language, without files, network or other modules, and what they would
+    send is compared with the pack: "equal", or the first difference. internlm2-chat-7b's folder has the default system message
+    that the published scorer relies on.
 
     Other benchmarks: the cards or profiles, rubric and prompts of your own clone at its commit, with the licence, which is
     printed. Scripts of the clone are read, not run.
@@ -81,9 +80,8 @@ def import_(
     a corpus). A missing answer gives no score. Malformed rows of corpora are left out; in --gold every row has to be right.
 
     Held dialogues (ESC-Eval's section 3.3: people discuss each situation with every supporter): the same with the ratings
-    given afterwards; references.jsonl has the corpus's own dialogue of each situation, found by its source_id.
-    `esc-eval agree --correlate system --sample source` pairs these ratings with scores of simulated dialogues on cards made
-    from the same situations. Profile or card says who the seeker is or plays, as EmoHarbor's table 1 needs.
+    given afterwards; references.jsonl has the corpus's own dialogue of each situation, found by its source_id. Profile or card
+    says who the seeker is or plays, as EmoHarbor's table 1 needs.
     """
     places: dict[str, str] = {}
     for text in source or []:
@@ -93,15 +91,12 @@ def import_(
         if name in places:
             raise UserError(f"--source: {name} is given twice")
         places[name] = place
-    scores = bool(gold or dialogues or rubric)
     kinds = [_PUBLISHED, *([name] for name in BENCHMARKS), _PROFILES, CORPORA]
-    given = [kind for kind in kinds if set(kind) & places.keys() or (scores and kind is CORPORA)]
+    given = [kind for kind in kinds if set(kind) & places.keys() or (kind is CORPORA and (gold or dialogues or rubric))]
     if not places and not gold:
         raise UserError("nothing to import: give --source NAME=PLACE or --gold FILE (own role cards: esc-data cards import)")
     if len(given) > 1:
-        raise UserError(
-            "--source: import a benchmark's clone, profiles and scores one at a time, each with an --out of its own"
-        )
+        raise UserError("--source: import a benchmark's clone, profiles and scores one at a time, each with its own --out")
     build = Build(out, "import", settings={"source": [*places]})
     if given == [_PUBLISHED]:
         if CLONE not in places:
@@ -113,40 +108,40 @@ def import_(
     elif benchmark := next((name for name in BENCHMARKS if name in places), None):
         Checkout(benchmark, Path(places[benchmark]).expanduser()).import_into(build)
     else:
-        # Held dialogues have their own form, which `read_held` reads; all others are records.
-        held_files = [
-            path
-            for path in dialogues or []
-            if path.suffix.lower() != ".jsonl" or {"situation", "turns"} <= first_object(path, "dialogues").keys()
-        ]
-        records = [path for path in dialogues or [] if path not in held_files]
-        build.input(*(dialogues or []), *(gold or []), *(rubric or []))
-        if held_files:
-            if places or not gold:
-                raise UserError(
-                    f"{held_files[0]}: held dialogues are imported with their ratings (--gold), and without --source"
-                )
-            talks = read_held(held_files)
-            ratings = read_ratings(gold, talks, RubricCheck(rubric or []))
-            reference_dialogues = references(records, talks) if records else []
-            Imported(dialogues=list(talks.values()), scores=ratings).write(build)
-            if records:
-                build.write("references.jsonl", reference_dialogues)
-            situations, supporters = {talk.situation for talk in talks}, {talk.supporter for talk in talks}
-            console.print(f"{len(situations)} situations × {len(supporters)} supporters: {len(talks)} dialogues")
-        else:
-            imported = Imported()
-            for name, place in places.items():
-                imported.add(import_corpus(name, place, build, console))
-            imported.add(Imported(dialogues=read_dialogues(records)))
-            check = RubricCheck(rubric or [], imported.dialogues if imported.dialogues else None)
-            for path in gold or []:
-                read = read_scores(path, check)
-                build.step(f"read {path.name}", len(read))
-                imported.scores += [score for score in read if score.turn is None]
-                imported.turn_scores += [score for score in read if score.turn is not None]
-            imported.write(build)
+        _import_scores(places, gold or [], dialogues or [], rubric or [], build)
     build.finish(console)
+
+
+def _import_scores(places: dict[str, str], gold: list[Path], dialogues: list[Path], rubric: list[Path], build: Build) -> None:
+    build.input(*dialogues, *gold, *rubric)
+    # Held dialogues have their own form, which `read_held` reads; all others are records.
+    held_files = [
+        path
+        for path in dialogues
+        if path.suffix.lower() != ".jsonl" or {"situation", "turns"} <= first_object(path, "dialogues").keys()
+    ]
+    records = [path for path in dialogues if path not in held_files]
+    if held_files:
+        if places or not gold:
+            raise UserError(f"{held_files[0]}: held dialogues are imported with their ratings (--gold), and without --source")
+        talks = read_held(held_files)
+        ratings = read_ratings(gold, talks, RubricCheck(rubric))
+        reference_dialogues = references(records, talks) if records else []
+        Imported(dialogues=list(talks.values()), scores=ratings).write(build)
+        if records:
+            build.write("references.jsonl", reference_dialogues)
+        return
+    imported = Imported()
+    for name, place in places.items():
+        imported.add(import_corpus(name, place, build, console))
+    imported.add(Imported(dialogues=read_dialogues(records)))
+    check = RubricCheck(rubric, imported.dialogues or None)
+    for path in gold:
+        read = read_scores(path, check)
+        build.step(f"read {path.name}", len(read))
+        imported.scores += [score for score in read if score.turn is None]
+        imported.turn_scores += [score for score in read if score.turn is not None]
+    imported.write(build)
 
 
 def _import_profiles(places: dict[str, str], build: Build) -> None:

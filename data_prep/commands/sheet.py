@@ -101,15 +101,14 @@ def export(
 
     --profiles: a random sample for a person, with a column keep. The share rejected shows what to expect of the others.
 
-    --dialogues: a blind sheet for each --annotator, in its own order, and guide.txt (table 16). A row per turn, then a row per
-    dimension, with its rules beside the score; if the rubric rates the seeker (role_play), the role card or profile comes
-    first. Sheets name neither supporter nor simulator (what a supporter says about itself stays, since it is judged). With
-    --form label-studio: the same as tasks and a labelling configuration for each language.
+    --dialogues: a blind sheet for each --annotator, in its own order, and guide.txt (table 16): a row per turn, then a row per
+    dimension; if the rubric rates the seeker (role_play), the role card or profile comes first. With --form label-studio: the
+    same as tasks and a labelling configuration for each language.
 
     --dialogues with --gold: NAME.* for each annotator who must score again, and joint.* for what all review together (FEEL,
     section 3.2). An annotator scores again who differs from another by more than one point while the others are within one
-    point of each other; other discrepancies of more than a point are reviewed jointly. In paper mode all three score again
-    if every two are a point or more apart, and otherwise the one farthest from the middle score.
+    point of each other; other discrepancies are reviewed jointly. In paper mode all three score again if every two are a
+    point or more apart, and otherwise the one farthest from the middle score.
     """
     given = dict(locals())
     if dialogues and gold:
@@ -156,18 +155,15 @@ def import_(
     """Read filled-in sheets, with the same records and mode as for the export.
 
     --cards: the sheets of two workers settle every card by the rules of appendix A.2; what needs a third person goes to
-    OUT/third.csv and third.xlsx. Fill in one of them and give it together with the workers' sheets. Sheets with a column keep
-    give cards.jsonl and dropped.jsonl.
-
-    --profiles: profiles.jsonl without those that a person rejected.
+    OUT/third.csv and third.xlsx: fill in one, and give it with the workers' sheets. Sheets with a column keep give cards.jsonl
+    and dropped.jsonl, for --profiles profiles.jsonl without those that a person rejected.
 
     --dialogues: scores.jsonl has every annotator's scores (a sheet's file name is its annotator's name; annotators in Label
     Studio go by their number there), accepted.jsonl the settled ones: the reviewer's score where one was needed, else the mean
     of the annotators. What waits for a reviewer goes to OUT/review.csv and review.xlsx: fill in one, and give it, too.
 
-    With --gold: scores.jsonl has everybody's scores after the second round, accepted.jsonl the final means; unanswered items
-    wait. Agreement is shown before and after. `esc-eval agree --gold`, `esc-eval paper feel ensemble --gold` and training take
-    accepted.jsonl.
+    With --gold: the same after the second round, with the final means as accepted; unanswered items wait. `esc-eval agree
+    --gold`, `esc-eval paper feel ensemble --gold` and training take accepted.jsonl.
     """
     given = dict(locals())
     if dialogues and gold:

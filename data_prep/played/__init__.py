@@ -13,12 +13,12 @@ Played = RoleCard | Profile
 
 def load_played(cards: Sequence[Path], profiles: Sequence[Path]) -> dict[str, Played]:
     """Cards and profiles of files, by id. Raises `UserError` for one id with two different contents."""
-    loaded: list[tuple[Path, Played]] = [(path, card) for path in cards for card in load_cards(path)]
-    loaded += [(path, profile) for path in profiles for profile in load_profiles(path)]
+    loaded: list[Played] = [card for path in cards for card in load_cards(path)]
+    loaded += [profile for path in profiles for profile in load_profiles(path)]
     by_id: dict[str, Played] = {}
-    for path, person in loaded:
+    for person in loaded:
         if by_id.setdefault(person.id, person) != person:
-            raise UserError(f"{path}: {person.id} is given twice with other contents")
+            raise UserError(f"{person.id} is given twice with other contents")
     return by_id
 
 
