@@ -143,17 +143,9 @@ def read_sheet(
     Columns may come in any order, but all must be there and no others. Raises `UserError` with file, line (or row) and column
     for everything that is wrong or that `each` refuses."""
     lines = table_lines(path, sheet)
-    if not lines:
-        raise UserError(f"{path}: empty; expected a header with the columns {', '.join(columns)}")
-    where, header = lines[0]
-    for name in header:
-        if name not in columns:
-            raise UserError(f"{where}: unknown column {shortened(name)!r}: {near(name, columns)}")
-    doubled = [name for name in columns if header.count(name) > 1]
-    missing = [name for name in columns if name not in header]
-    if doubled or missing:
-        names = ", ".join(map(repr, doubled or missing))
-        raise UserError(f"{where}: column {names} {'occurs twice' if doubled else 'is missing'}")
+    where, header = lines[0] if lines else (str(path), [])
+    if sorted(header) != sorted(columns):
+        raise UserError(f"{where}: expected the columns {', '.join(columns)}; found {shortened(', '.join(header)) or 'none'}")
     rows: list[SheetRow] = []
     with Faults() as faults:
         for where, cells in lines[1:]:

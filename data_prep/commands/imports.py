@@ -1,24 +1,49 @@
 """`import` converts published benchmarks and profiles, and people's scores and dialogues, to records."""
 
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import BaseModel
 
 from core.errors import UserError, near
-from core.files import check_unique, first_object
+from core.files import check_unique, first_object, write_bytes
+from core.languages import PAPER_LANGUAGES
 from core.ledger import Build
 from core.options import OutOption, console, name_and_value, writes
 from core.paths import IN_FILE, IN_PLACES
-from core.records import Dialogue
+from core.prompts import PromptPack
+from core.records import Dialogue, Language, RoleCard
+from core.rows import CorpusReader
+from core.side_prompts import SUPPORTER_PAPER
+from data_prep import published
+from data_prep.cards import load_cards
 from data_prep.commands.cards import CARDS
-from data_prep.commands.import_esc_eval import CLONE, FILES, INTERNLM2, import_clone
 from data_prep.profiles import Profile, personamem, sage
-from data_prep.published.checkout import BENCHMARKS, Checkout
+from data_prep.published.checkout import BENCHMARKS, Checkout, escaped, write_pack
+from data_prep.published.comparison import NotCompared, PublishedPart, compare
+from data_prep.published.prompts import (
+    GREETING,
+    INTERNLM2_CODE,
+    JUDGE,
+    JUDGE_SYSTEM,
+    SEEKER,
+    PublishedPrompts,
+    find_prompts,
+    internlm2_system,
+    pack_files,
+)
 from data_prep.scores.corpora import CORPORA, import_corpus
 from data_prep.scores.held import read_held, read_ratings, references
 from data_prep.scores.human import Imported, RubricCheck, read_dialogues, read_scores
 
+_FILES_OF = {"seeker": (SEEKER, GREETING), "supporter": (SUPPORTER_PAPER,), "judge": (JUDGE, JUDGE_SYSTEM)}
+_NAMES = {SEEKER: "seeker's system message", GREETING: "greeting", JUDGE: "judge's message"}
+CLONE, INTERNLM2 = "esc_eval", "internlm2"  # the sources' names in --source
+_FILE = {"high cards": "cards", "test cards": "test_cards"}
+FILES = ("cards_*.jsonl", "test_cards_*.jsonl", "prompts/*", "prompts/en/*", "prompts/zh/*")
 _PUBLISHED, _PROFILES = (CLONE, INTERNLM2), (sage.NAME, personamem.NAME)
 _SCORES = ("dialogues.jsonl", "scores.jsonl", "turn_scores.jsonl", "judgements.jsonl", "references.jsonl")
 
@@ -102,7 +127,7 @@ def import_(
         if CLONE not in places:
             raise UserError(f"--source {INTERNLM2}: give {CLONE}=CLONE, too")
         folders = {name: Path(place).expanduser() for name, place in places.items()}
-        import_clone(folders[CLONE], folders.get(INTERNLM2), build)
+        _import_clone(folders[CLONE], folders.get(INTERNLM2), build)
     elif given == [_PROFILES]:
         _import_profiles(places, build)
     elif benchmark := next((name for name in BENCHMARKS if name in places), None):
@@ -168,3 +193,88 @@ def _import_profiles(places: dict[str, str], build: Build) -> None:
     build.write("profiles.jsonl", profiles)
     if dialogues:
         build.write("dialogues.jsonl", dialogues)
+
+
+# --- the published ESC-Eval repository ---------------------------------------------------------------------------------------
+
+
+def _import_clone(folder: Path, internlm2: Path | None, build: Build) -> None:
+    """Write the cards, dialogues, verdicts and prompts of a clone, and how the prompts compare with its scripts. `internlm2` is
+    the folder of internlm2-chat-7b as downloaded. Raises `UserError` for a folder without published files and for a wrong row
+    of cards; malformed dialogues and scores are left out and printed with their place."""
+    clone = published.find_clone(folder)
+    prompts = find_prompts(clone.scripts)
+    if internlm2 is not None:
+        prompts.judge_system = escaped(internlm2_system(internlm2))
+    build.input(*clone.cards.values(), *(run.path for run in (*clone.results.values(), *clone.scores.values())))
+    build.input(*clone.scripts, *([internlm2 / INTERNLM2_CODE] if internlm2 else []))
+    cards: dict[tuple[str, Language], list[RoleCard]] = {}
+    for (kind, language), path in clone.cards.items():
+        cards[kind, language] = load_cards(path)
+        build.step(f"{kind} {language}", len(cards[kind, language]))
+        if other := [card.id for card in cards[kind, language] if card.language != language]:
+            raise UserError(f"{path}: card {other[0]} is not in the language of the file's name ({language})")
+        build.write(f"{_FILE[kind]}_{language}.jsonl", cards[kind, language])
+    reader = CorpusReader(build.step("dialogues"), tidy=False)
+    dialogues = [
+        dialogue
+        for run in clone.results.values()
+        for dialogue in published.read_dialogues(run, cards.get(("test cards", run.language), []), reader)
+    ]
+    _collect(build, reader, dialogues)
+    ids = {dialogue.id for dialogue in dialogues}
+    reader = CorpusReader(build.step("judgements"), tidy=False)
+    _collect(build, reader, [verdict for run in clone.scores.values() for verdict in published.read_scores(run, ids, reader)])
+    files = pack_files(prompts)
+    parts, reason = _compared(clone, cards, prompts, files)
+    # Files whose prompts differed from the scripts in the comparison are not listed as published.
+    own = {name for part in parts if part.difference for name in _FILES_OF.get(part.name, ())}
+    own |= {JUDGE_SYSTEM} if prompts.judge_system is None else set()
+    write_pack(build, files, [name for name in files if name.split("/")[-1] in own])
+    build.figures["comparison"] = [part._asdict() for part in parts] if reason is None else reason
+    for problem in prompts.problems:
+        console.print(f"left out: {problem}")
+    wanted = {f"{code}/{name}": f"{what} ({code}) in the scripts" for name, what in _NAMES.items() for code in PAPER_LANGUAGES}
+    for missing in (*clone.missing(), *(what for file, what in wanted.items() if file not in files)):
+        console.print(f"not found: {missing}")
+    if prompts.judge_script and internlm2 is None:
+        console.print("not in the clone: the judge's system message (InternLM2's default). Ours is used unless you give the")
+        console.print(f"  folder of internlm2-chat-7b with --source {INTERNLM2}=FOLDER")
+    if reason is not None:
+        console.print(f"not compared with the published scripts: {reason}", soft_wrap=True)
+    for part in parts:
+        what = f"{part.name}, {part.language} ({part.calls} calls)" if part.language else f"{part.name} ({part.calls} models)"
+        console.print(f"compared with the published scripts: {what}: {part.difference or 'equal'}", soft_wrap=True)
+
+
+def _collect(build: Build, reader: CorpusReader, records: Sequence[BaseModel]) -> None:
+    """Write a reader's records to a file named after its step."""
+    reader.step.kept = len(records)
+    for problem in reader.problems:
+        console.print(f"left out: {problem}")
+    if reader.step.taken:
+        build.write(f"{reader.step.name}.jsonl", records)
+
+
+def _compared(
+    clone: published.Clone,
+    cards: Mapping[tuple[str, Language], Sequence[RoleCard]],
+    prompts: PublishedPrompts,
+    files: Mapping[str, bytes],
+) -> tuple[list[PublishedPart], str | None]:
+    """How the imported prompts compare with the scripts, or why they were not compared."""
+    played: dict[Language, tuple[Path, Sequence[RoleCard]]] = {}
+    for language in (language for kind, language in clone.cards if kind == "high cards"):
+        key = ("test cards" if ("test cards", language) in cards else "high cards", language)
+        if all(f"{language}/{name}" in files for name in (*_NAMES, SUPPORTER_PAPER)):
+            played[language] = clone.cards[key], cards[key]
+    if not played:
+        return [], "the clone has no role cards or not all of the prompts"
+    samples = {run.language: run.path for run in reversed(clone.results.values())}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            write_bytes(Path(folder) / name, content)
+        try:
+            return list(compare(prompts, PromptPack(f"{folder}/"), played, samples)), None
+        except NotCompared as error:
+            return [], str(error)

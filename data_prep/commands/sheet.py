@@ -15,7 +15,7 @@ from core.records import RoleCard
 from core.verbs import Verbs
 from data_prep.cards import load_cards
 from data_prep.cards.sheets import columns_of
-from data_prep.commands import card_sheets, dialogue_sheets, keep_sheets
+from data_prep.commands import card_sheets, dialogue_sheets
 from data_prep.commands.cards import CARDS, DROPPED
 from data_prep.profiles import Profile, load_profiles
 from data_prep.scores.annotation import REVIEW, Mode
@@ -127,10 +127,10 @@ def export(
         card_sheets.export_marks(_cards(cards), cards, out, seed)
     elif cards:
         _only("cards that a person keeps or drops", given, "cards", "form")
-        keep_sheets.export_cards(_cards(cards), cards, out, seed)
+        card_sheets.export_keep_cards(_cards(cards), cards, out, seed)
     elif profiles:
         _only("profiles that a person keeps or drops", given, "profiles", "sample")
-        keep_sheets.export_profiles(_profiles(profiles), profiles, sample or _SAMPLE, out, seed)
+        card_sheets.export_profiles(_profiles(profiles), profiles, sample or _SAMPLE, out, seed)
     else:
         raise UserError(_NOTHING)
 
@@ -173,15 +173,15 @@ def import_(
         _only("sheets of dialogues", given, "dialogues", "cards", "profiles", "rubric", "mode")
         scored = dialogue_sheets.ScoredSheet(dialogues, rubric or "esc_eval_human", cards or [], profiles or [])
         dialogue_sheets.import_scores(scored, files, _mode(mode), out)
-    elif cards and not any("keep" in columns_of(path, keep_sheets.CARD_SHEET.sheet) for path in files):
+    elif cards and not any("keep" in columns_of(path, card_sheets.CARD_SHEET.sheet) for path in files):
         _only("two workers' sheets of role cards", given, "cards", "mode")
         card_sheets.import_marks(_cards(cards), cards, files, _mode(mode), out)
     elif cards:
         _only("cards that a person keeps or drops", given, "cards")
-        keep_sheets.import_cards(_cards(cards), cards, files, out)
+        card_sheets.import_kept_cards(_cards(cards), cards, files, out)
     elif profiles:
         _only("profiles that a person keeps or drops", given, "profiles")
-        keep_sheets.import_profiles(_profiles(profiles), profiles, files, out)
+        card_sheets.import_profiles(_profiles(profiles), profiles, files, out)
     else:
         raise UserError(_NOTHING)
 

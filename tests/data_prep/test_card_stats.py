@@ -20,7 +20,7 @@ from core.records import Language, RoleCard
 from data_prep.cards import load_cards
 from data_prep.cards.stats import OUTSIDE, STAGES, StageCounts, stages_of, table6, table9, tree
 from data_prep.cards.taxonomy import load_taxonomy
-from data_prep.commands.keep_sheets import CARD_SHEET, export_cards, read_keep
+from data_prep.commands.card_sheets import CARD_SHEET, export_keep_cards, read_keep
 from data_prep.profiles import bundled_profiles
 from tests.data_prep.running import Run
 
@@ -88,7 +88,7 @@ def test_no_cell_begins_a_formula_however_the_file_is_parted(tmp_path: Path) -> 
         card(2, id="'=1+1", problem="; '＝6"),
     ]
     path = tmp_path / "keep.csv"
-    export_cards(cards, [], tmp_path, 0)
+    export_keep_cards(cards, [], tmp_path, 0)
     text = path.read_text(encoding="utf-8-sig")
     for delimiter in (",", ";", "\t"):
         parts = [
@@ -118,7 +118,7 @@ def decided(path: Path, cards: list[RoleCard]) -> dict[str, bool]:
 )
 def test_decisions_are_read_or_refused_with_their_line(tmp_path: Path, old: str, new: str, message: str | None) -> None:
     path, cards = tmp_path / "keep.csv", [card(0), card(1)]
-    export_cards(cards, [], tmp_path, 0)
+    export_keep_cards(cards, [], tmp_path, 0)
     path.write_text(path.read_text(encoding="utf-8").replace("card-0,,", "card-0,yes,").replace(old, new), encoding="utf-8")
     if message is None:
         assert decided(path, cards) == {"card-0": True, "card-1": True}
@@ -138,7 +138,7 @@ def test_a_card_without_a_decision_is_an_error(run: Run) -> None:
 
 def test_lines_are_counted_over_cells_of_several_lines(tmp_path: Path) -> None:
     path, cards = tmp_path / "keep.csv", [card(0, problem="one\ntwo\nthree"), card(1)]
-    export_cards(cards, [], tmp_path, 0)
+    export_keep_cards(cards, [], tmp_path, 0)
     with pytest.raises(UserError, match=r"keep\.csv:2, column keep"):
         decided(path, cards)
     path.write_text(path.read_text(encoding="utf-8").replace("card-0,,", "card-0,yes,"), encoding="utf-8")

@@ -15,7 +15,7 @@ from core.files import read_jsonl, write_jsonl
 from core.records import Dialogue, Language
 from core.tables import Table
 from data_prep.cards.sheets import read_sheet, write_csv
-from data_prep.commands.keep_sheets import PROFILE_SHEET
+from data_prep.commands.card_sheets import PROFILE_SHEET
 from data_prep.profiles import Profile, bundled_profiles, load_profiles, profile_text, sage
 from data_prep.profiles import stats as profile_stats
 from data_prep.profiles.check import ProfileFinding, check_profiles

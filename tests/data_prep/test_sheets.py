@@ -68,10 +68,10 @@ def test_a_cell_too_long_for_xlsx_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "empty; expected a header"),
-        (b"id,txt\na,b\n", r"s\.csv:1: unknown column 'txt': did you mean text"),
-        (b"id\na\n", r"s\.csv:1: column 'text' is missing"),
-        (b"id,text,text\na,b,c\n", "column 'text' occurs twice"),
+        (b"", "expected the columns id, text; found none"),
+        (b"id,txt\na,b\n", r"s\.csv:1: expected the columns id, text; found id, txt"),
+        (b"id\na\n", r"s\.csv:1: expected the columns id, text; found id"),
+        (b"id,text,text\na,b,c\n", "found id, text, text"),
         (b"id,text\na\n", r"s\.csv:2: 1 cells, expected 2"),
         (b"id,text\na,b,c\n", r"s\.csv:2: 3 cells, expected 2"),
         (b'id,text\na,b\nc,"open\n', r"s\.csv:3: malformed CSV"),

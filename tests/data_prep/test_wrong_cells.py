@@ -14,7 +14,7 @@ from core.people_tables import TOLD
 from core.records import RoleCard
 from data_prep.cards.sheets import write_csv
 from data_prep.cards.taxonomy import load_taxonomy
-from data_prep.commands import card_sheets, keep_sheets
+from data_prep.commands import card_sheets
 from data_prep.scores import annotation
 from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_comparisons, read_scores
@@ -59,8 +59,8 @@ KINDS: dict[str, tuple[Write, Read, list[str]]] = {
         ["quality", "category"],
     ),
     "keep": (
-        lambda folder: keep_sheets.export_cards(CARDS, [], folder, 0),
-        lambda path: keep_sheets.read_keep([path], keep_sheets.CARD_SHEET, {card.id: card.problem for card in CARDS}),
+        lambda folder: card_sheets.export_keep_cards(CARDS, [], folder, 0),
+        lambda path: card_sheets.read_keep([path], card_sheets.CARD_SHEET, {card.id: card.problem for card in CARDS}),
         ["keep"],
     ),
     "scores": (
