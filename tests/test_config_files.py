@@ -16,8 +16,8 @@ from core.prompts import PromptPack, load_pack
 from core.rubrics import load_rubric
 from core.specs import load_spec
 from core.yaml_files import load_yaml, read_yaml
-from data_prep.cards.taxonomy import load_taxonomy
-from data_prep.profiles.vocabulary import load_vocabulary
+from data_prep.cards.taxonomy import Taxonomy
+from data_prep.profiles.vocabulary import Vocabulary
 from data_prep.role_play.mix import RoleSftConfig
 from data_prep.sources import CorpusList, Quotas
 from evalsuite.checks.risk import load_lexicon
@@ -93,7 +93,7 @@ PARSERS: dict[str, Callable[[Path], object]] = {
     "people/*.txt": lambda path: path.read_text(encoding="utf-8"),
     "profiles/labels.yaml": lambda path: load_yaml(path, "labels of profiles"),
     "profiles/sage.yaml": lambda path: load_yaml(path, "words of SAGE's profiles"),
-    "profiles/scenarios.yaml": load_vocabulary,
+    "profiles/scenarios.yaml": lambda path: read_yaml(path, Vocabulary, "scenarios"),
     "language_names.yaml": lambda path: load_yaml(path, "names of languages"),
     "languages/*/words.yaml": lambda path: words(path.parent.name),
     "languages/*/trades.yaml": lambda path: load_yaml(path, "trades"),
@@ -104,7 +104,7 @@ PARSERS: dict[str, Callable[[Path], object]] = {
     "rubrics/*.yaml": lambda path: load_rubric(str(path)),
     "serve/[!a]*.yaml": lambda path: load_yaml(path, "words of servers"),
     "serve/answers.yaml": lambda path: load_yaml(path, "words of servers"),
-    "taxonomy.yaml": load_taxonomy,
+    "taxonomy.yaml": lambda path: read_yaml(path, Taxonomy, "taxonomy"),
     "health/families.yaml": lambda path: read_yaml(path, Families, "model families"),
     "health/injections.yaml": load_injections,
     "reported/*/*.yaml": lambda path: load_reported(path.parent.name).table(path.stem.removeprefix("table_")),

@@ -49,7 +49,6 @@ ELSEWHERE = {
     },
     "rows of our own database": {"serve/store.py"},
     "a data card, in Markdown": {"data_prep/publication.py"},
-    "a manifest of ours, of which a note is made": {"data_prep/cards/stats.py"},
     "a cell that holds a list": {"data_prep/sources/characters.py"},
     "an environment that is opened": {"train/esc_supporter.py", "train/rollouts.py", "evalsuite/verifiers_env.py"},
 }

@@ -24,7 +24,7 @@ from core.rows import CorpusReader, CorpusRow, Dropped, Malformed, RowModel
 from data_prep.published.healthbench import Prompt, turns_of
 from data_prep.scores.human import Imported, human_score
 from data_prep.sources import SCORED, SOURCES, corpus_files, read_counted, read_source, source_named
-from data_prep.sources.support import ROLES, Score, Utterance, merged
+from data_prep.sources.support import ROLES, Score, SpokenLine, merged
 
 MECHANISMS = ("emotional_reactions", "interpretations", "explorations")
 _JUDGES = {"gpt": "gpt-4o", "claude": "claude-3.7-sonnet", "gemini": "gemini-2.5-pro"}  # EmpathicComm's file names
@@ -33,7 +33,7 @@ _JUDGES = {"gpt": "gpt-4o", "claude": "claude-3.7-sonnet", "gemini": "gemini-2.5
 # --- ESConv ---------------------------------------------------------------------------------------------------------------
 
 
-class _Rated(Utterance):
+class _Rated(SpokenLine):
     """An utterance with the seeker's rating, under the field names of the three published forms."""
 
     rating: Score = Field(

@@ -16,7 +16,7 @@ from core.files import explain
 from core.records import RolePlay, Whole
 from core.rows import CorpusItem, CorpusReader, CorpusRow, Dropped, Malformed, RowModel, by_row
 from data_prep.sources.play import PERSONA, language_of, play, profile, shortened
-from data_prep.sources.support import Utterance
+from data_prep.sources.support import SpokenLine
 
 
 class _CharacterEval(RowModel):
@@ -136,7 +136,7 @@ _NARRATION = "旁白"
 
 
 class _ChatHaruhi(RowModel):
-    dialogue: list[Utterance]
+    dialogue: list[SpokenLine]
     source: str = "synthesized"
 
 
@@ -224,7 +224,7 @@ def _is_called(name: str, character: str) -> bool:
 class _Coser(RowModel):
     scenario: str = ""
     key_characters: list[dict[str, Any]]
-    dialogues: list[Utterance]
+    dialogues: list[SpokenLine]
     character_profiles: dict[str, str] = Field(default={})
 
 

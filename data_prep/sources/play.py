@@ -10,7 +10,7 @@ from pydantic import AliasPath, Field
 
 from core.records import Language, RolePlay
 from core.rows import CorpusItem, CorpusReader, Dropped, Malformed, RowModel, by_row
-from data_prep.sources.support import Utterance
+from data_prep.sources.support import SpokenLine
 
 PERSONA = 800  # characters of a persona, or of a scene
 
@@ -124,7 +124,7 @@ _SIGNS = {code: "" if code in _UNDEFINED else bytes([code]).decode("cp1252") for
 
 
 class _SocialBench(RowModel):
-    dialogue: list[Utterance]
+    dialogue: list[SpokenLine]
     language: Language = Field(validation_alias=AliasPath("meta", "lang"))
 
 

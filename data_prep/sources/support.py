@@ -42,16 +42,16 @@ def support_dialogue(
     return SupportDialogue.model_validate({"dialogue": dialogue, **about})
 
 
-class Utterance(RowModel):
+class SpokenLine(RowModel):
     """A speaker's words, under the names that corpora have for the two."""
 
     speaker: str = Field(validation_alias=AliasChoices("speaker", "role", "from", "character"))
     text: str = Field(validation_alias=AliasChoices("text", "content", "value", "message"))
 
 
-def by_role(spoken: Iterable[Utterance | tuple[str, str]], roles: dict[str, Role]) -> list[tuple[Role, str]]:
+def by_role(spoken: Iterable[SpokenLine | tuple[str, str]], roles: dict[str, Role]) -> list[tuple[Role, str]]:
     """The lines with the corpus's names replaced. Raises `Malformed` for a name that is not in `roles`."""
-    pairs = [(line.speaker, line.text) if isinstance(line, Utterance) else line for line in spoken]
+    pairs = [(line.speaker, line.text) if isinstance(line, SpokenLine) else line for line in spoken]
     if unknown := sorted({speaker for speaker, _ in pairs} - set(roles)):
         raise Malformed(f"unknown speaker {unknown[0]!r} (known: {', '.join(roles)})")
     return [(roles[speaker], text) for speaker, text in pairs]
@@ -77,7 +77,7 @@ class _Esconv(RowModel):
     emotion_type: str
     problem_type: str
     situation: str
-    dialog: list[Utterance]
+    dialog: list[SpokenLine]
     survey_score: dict[str, dict[str, Any] | None] | None = None  # checks the form; the answers are read below
     empathy: Score = _answer("empathy", "empathy")
     relevance: Score = _answer("relevance", "relevance")
@@ -168,7 +168,7 @@ class _Smile(RowModel):
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
     id: str
-    dialog: list[Utterance]
+    dialog: list[SpokenLine]
 
 
 def _smile(value: Any, _: str) -> SupportDialogue:
@@ -187,7 +187,7 @@ smile = by_row(
 
 class _Escot(RowModel):
     id: Whole
-    dialog: list[Utterance] = Field(validation_alias=AliasPath("original_data", "dialog"))
+    dialog: list[SpokenLine] = Field(validation_alias=AliasPath("original_data", "dialog"))
     response: str = Field(validation_alias=AliasPath("original_data", "response"))
     emotion: str = Field(default="", validation_alias=AliasPath("cot_data", "emotion"))
     stimuli: str = Field(default="", validation_alias=AliasPath("cot_data", "emotion_stimuli"))

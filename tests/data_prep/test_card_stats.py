@@ -112,7 +112,7 @@ def decided(path: Path, cards: list[RoleCard]) -> dict[str, bool]:
         ("card-1,,", "card-9,no,", r"keep\.csv:3, column card_id: unknown card 'card-9': did you mean card-1"),
         ("card-1,,", "card-0,no,", r"keep\.csv:3, column card_id: card card-0 occurs twice"),
         ("Flat 1", "Flat 3", r"keep\.csv:3, column problem: not the problem of card card-1"),
-        ("card_id,keep", "card_id,keeps", r"keep\.csv:1: unknown column 'keeps': did you mean keep"),
+        ("card_id,keep", "card_id,keeps", r"keep\.csv:1: expected the columns card_id, keep"),
         ("card-1,,", "card-1,no,x,y,", r"keep\.csv:3: 12 cells, expected 10"),
     ],
 )
