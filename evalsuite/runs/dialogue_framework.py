@@ -229,9 +229,9 @@ def gold_set(
     elif gold.scores is None:
         raise UserError("gold.scores: name the JSONL file of scores that belongs to gold.dialogues")
     else:
-        from data_prep.scores.human import read_dialogues, read_gold
+        from data_prep.scores.human import read_dialogues, read_scores
 
-        dialogues, scores = read_dialogues([Path(gold.dialogues)]), read_gold(Path(gold.scores))
+        dialogues, scores = read_dialogues([Path(gold.dialogues)]), read_scores(Path(gold.scores))
     chosen: list[Dialogue] = []
     for language in languages:
         available = [dialogue for dialogue in dialogues if dialogue.language == language]
