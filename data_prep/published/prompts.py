@@ -146,7 +146,7 @@ def _find_judge(tree: ast.AST, path: Path, prompts: PublishedPrompts) -> None:
     for node in ast.walk(tree):
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.List(elts=items)) if len(items) == len(DIMENSIONS):
-                lists[name] = [item.value for item in items if isinstance(item, ast.Constant)]
+                lists[name] = [str(item.value) for item in items if isinstance(item, ast.Constant)]
     keys = next((texts for texts in lists.values() if set(texts) == set(DIMENSIONS)), None)
     rules = {name[-2:].lower(): texts for name, texts in lists.items() if name.endswith(("_EN", "_ZH"))}
     words = next((texts for name, texts in lists.items() if texts != keys and not name.endswith(("_EN", "_ZH"))), None)

@@ -28,13 +28,10 @@ _SHORT = 6  # letters: lines up to this length ("Yes.", "好的") say nothing ab
 _COMMON = 20  # nor do lines that occur in more dialogues than this
 
 
-def near_duplicates(texts: Sequence[str], threshold: float = 0.8, seed: int = 0) -> list[int | None]:
+def near_duplicates(texts: Sequence[str], threshold: float = 0.8) -> list[int | None]:
     """For each text the index of the most similar earlier text that it repeats (shingle Jaccard >= `threshold`, above 0 and at
     most 1; from about 0.7 on the search misses next to none), or None if it is kept. Texts are compared with kept ones only."""
     from datasketch import MinHash, MinHashLSH
-
-    if not 0 < threshold <= 1:
-        raise ValueError(f"threshold {threshold} is not above 0 and at most 1")
 
     @lru_cache(maxsize=_CACHED)
     def shingles(place: int) -> frozenset[str]:
@@ -42,7 +39,7 @@ def near_duplicates(texts: Sequence[str], threshold: float = 0.8, seed: int = 0)
         return frozenset(" ".join(tokens[start : start + _SHINGLE]) for start in range(max(1, len(tokens) - _SHINGLE + 1)))
 
     values = _BANDS[0] * _BANDS[1]
-    empty = MinHash(num_perm=values, seed=seed + 1)
+    empty = MinHash(num_perm=values, seed=1)
     index = MinHashLSH(num_perm=values, params=_BANDS)
     result: list[int | None] = []
     for place in range(len(texts)):

@@ -24,12 +24,7 @@ from core.verbs import Verbs
 from data_prep.bundled import BUNDLED
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.commands.check import check
-from data_prep.role_play.contamination import (
-    by_chance,
-    link,
-    read_documents,
-    terms,
-)
+from data_prep.role_play.contamination import by_chance, link, read_documents, terms
 from data_prep.scores.synthetic import build, load_bases
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
@@ -246,11 +241,7 @@ def test_the_three_forms_give_the_same_document(row: dict[str, Any], tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (EXAMPLE | {"language": "french"}, "language"),
-        (DIALOGUE, "source_id, kind|kind, source_id"),
-    ],
+    ("row", "message"), [(EXAMPLE | {"language": "french"}, "language"), (DIALOGUE, "source_id, kind|kind, source_id")]
 )
 def test_other_forms_are_refused_with_their_line(row: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = lines(tmp_path / "data.jsonl", EXAMPLE, row)

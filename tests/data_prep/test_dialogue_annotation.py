@@ -45,12 +45,7 @@ def dialogue(n: int, language: str = "en", answered: bool = True) -> Dialogue:
 
 def score(n: int, who: str, value: float, key: str = "empathy", language: str = "en") -> HumanScore:
     return HumanScore(
-        dialogue_id=dialogue(n, language).id,
-        language=language,
-        annotator=who,
-        rubric=RUBRIC.name,
-        dimension=key,
-        value=value,
+        dialogue_id=dialogue(n, language).id, language=language, annotator=who, rubric=RUBRIC.name, dimension=key, value=value
     )
 
 
@@ -133,15 +128,7 @@ def test_export_and_import_round_trip(files: Path) -> None:
     answers = same(4) | {one: dict.fromkeys(KEYS, "4") | {"empathy": "1", "skill": "1", "note": "cold"}}
     fill(files / "bo.csv", answers)
     assert before != (files / "ann.csv").read_bytes()
-    call = [
-        "import",
-        "--dialogues",
-        files / "d.jsonl",
-        files / "ann.csv",
-        files / "bo.csv",
-        "--out",
-        files,
-    ]
+    call = ["import", "--dialogues", files / "d.jsonl", files / "ann.csv", files / "bo.csv", "--out", files]
     output, error = command(*call)
     assert error is None and "waits for a reviewer 2" in output
     scores = read_jsonl(files / "scores.jsonl", HumanScore, "scores")

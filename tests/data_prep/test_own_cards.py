@@ -155,13 +155,6 @@ def test_full_records_and_published_cards_are_read_as_they_were(tmp_path: Path) 
     assert load_cards(path, "en") == cards, "what a record says stands"
 
 
-def test_fields_that_a_row_has_are_kept(tmp_path: Path) -> None:
-    """Our own records as a JSON list, and one without what people leave out."""
-    (card,) = load_cards(bundled_cards("en"))[:1]
-    (tmp_path / "list.json").write_text(json.dumps([card.model_dump(mode="json")]))
-    assert load_cards(tmp_path / "list.json") == [card]
-
-
 @pytest.mark.parametrize(
     ("text", "path"),
     [

@@ -15,18 +15,7 @@ from core.records import Language
 from data_prep.bundled import BUNDLED
 from data_prep.cards import bundled_cards, headed, load_cards
 from data_prep.profiles import Profile, load_profiles
-from data_prep.profiles.build import (
-    STEPS,
-    Seed,
-    StepName,
-    draft,
-    headings,
-    load_seeds,
-    prompt,
-    read,
-    seed_text,
-    years,
-)
+from data_prep.profiles.build import STEPS, Seed, StepName, draft, headings, load_seeds, prompt, read, seed_text, years
 from serve.answers import Reply
 from tests.data_prep.running import Run, ok, steps
 from tests.endpoint import Answer, Endpoint

@@ -336,10 +336,7 @@ def test_fields_of_the_generating_model_s_own_form_are_left_out(run: Run, tmp_pa
     assert (profile.preferences.hobbies, profile.preferences.traits) == ((), ("calm",))
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [({"age": "old"}, "age"), ({"therapy_background": []}, "therapy_background")],
-)
+@pytest.mark.parametrize(("fields", "message"), [({"age": "old"}, "age"), ({"therapy_background": []}, "therapy_background")])
 def test_a_persona_that_cannot_be_used_is_named(run: Run, tmp_path: Path, fields: dict[str, Any], message: str) -> None:
     path = persona_file(tmp_path / "pm", **fields)
     result = run("import", "--source", f"personamem={path}", "--out", "out")

@@ -121,12 +121,6 @@ def test_wrong_scores_are_errors() -> None:
         cases([talk()], {}, wide, "joint", BuildStep("s"))
 
 
-def test_scores_of_the_annotators_rubric_can_train_the_judges() -> None:
-    score = given("d", "empathy", 2, rubric="esc_eval_human")
-    targets, _ = mean_targets([score], {"d": talk()}, load_rubric("esc_eval"), BuildStep("s"), "esc_eval_human")
-    assert targets == {"d": {"empathy": 2.0}}
-
-
 def test_joint_needs_every_dimension() -> None:
     rubric = narrowed(load_rubric("esc_eval"), ["skill", "empathy"])
     assert list(rubric.dimensions) == ["empathy", "skill"], "the rubric's order stands"
@@ -231,23 +225,6 @@ def test_the_written_rubric_asks_what_the_examples_ask(score_set: Path, tmp_path
     assert RankCase(dialogue, {"empathy": target["empathy"]}, "per_dimension").example(pack, rubric) == example
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_ranker_can_learn_from_the_short_pack(method: PromptMethod, tmp_path: Path) -> None:
-    dialogues = [talk(f"{number}") for number in range(30)]
-    write_jsonl(tmp_path / "dialogues.jsonl", dialogues)
-    write_jsonl(tmp_path / "scores.jsonl", [given(d.id, key, 2) for d in dialogues for key in ("empathy", "skill")])
-    call(tmp_path, tmp_path / "out", "--prompts", "esc_rank", "--method", method, "--dimensions", "empathy,skill")
-    settings = json.loads((tmp_path / "out" / "manifest.json").read_text())["settings"]
-    assert settings["prompts"] == {"pack": "esc_rank", "fingerprint": load_pack("esc_rank").fingerprint()}
-    found = [e for file in FILES for e in read_jsonl(tmp_path / "out" / file, RankExample, "examples")]
-    assert len(found) == (30 if method == "joint" else 60)
-    for example in found:
-        system, user = (message["content"] for message in example.prompt)
-        asked = [label for label in ("Empathy", "Skill") if label in user]
-        assert asked == [key.capitalize() for key in example.labels] and f"My kettle {example.dialogue_id} broke." in user
-        assert len(system) < 100 and len(user) < 250, "no rules, no level descriptions"
-
-
 def test_every_dimension_of_the_papers_split_is_tested_on_the_same_dialogues(score_set: Path, tmp_path: Path) -> None:
     output = call(score_set, tmp_path, "--split", "random", "--method", "paper")
     labels = json.loads((tmp_path / "labels.json").read_text())
@@ -275,6 +252,8 @@ def test_scores_on_one_other_rubric_are_taken_and_told(tmp_path: Path) -> None:
     scores = [given(d.id, "empathy", 2, rubric="esc_eval_human") for d in dialogues]
     write_jsonl(tmp_path / "scores.jsonl", scores)
     output = call(tmp_path, tmp_path / "out", "--prompts", "esc_rank")
+    settings = json.loads((tmp_path / "out" / "manifest.json").read_text())["settings"]
+    assert settings["prompts"] == {"pack": "esc_rank", "fingerprint": load_pack("esc_rank").fingerprint()}
     assert "people scored on rubric esc_eval_human; the ranker's rubric is esc_eval" in output
     assert sum(len(read_jsonl(tmp_path / "out" / file, RankExample, "examples")) for file in FILES) == 30
     write_jsonl(tmp_path / "scores.jsonl", [*scores, given("0", "empathy", 2, rubric="feel")])

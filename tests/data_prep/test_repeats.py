@@ -71,18 +71,6 @@ def test_a_repeat_points_at_a_kept_text() -> None:
     assert near_duplicates([a, b, c], 0.8) == [None, 0, None]
 
 
-def test_the_seed_changes_the_search_and_not_the_answer() -> None:
-    rng = random.Random("seed")
-    texts = [edited(EN, " ", rng.randrange(4), rng) for _ in range(40)]
-    assert near_duplicates(texts, seed=1) == near_duplicates(texts, seed=2) == oracle(texts, 0.8)
-
-
-@pytest.mark.parametrize("threshold", [0.0, -1.0, 1.1])
-def test_thresholds_outside_the_range(threshold: float) -> None:
-    with pytest.raises(ValueError, match="threshold"):
-        near_duplicates(["a"], threshold)
-
-
 # --- parts of other dialogues; small talk in common is not enough
 
 PIANO = ["Then we walk to the island.", "With the piano?", "Especially with the piano."]

@@ -55,11 +55,7 @@ def test_the_system_message_is_the_one_that_simulation_sends(language: Language,
     draft = support_draft(support(("supporter", "A"), ("seeker", "B"), language=language), card(language), PROMPTS)
 
     write_jsonl(tmp_path / "cards.jsonl", [card(language)])
-    models: dict[str, Any] = {
-        "seeker": "embedded",
-        "supporters": ["embedded"],
-        "judge": "embedded",
-    }
+    models: dict[str, Any] = {"seeker": "embedded", "supporters": ["embedded"], "judge": "embedded"}
     (plan,) = EscEval(EscEvalConfig(**models, cards=[str(tmp_path / "cards.jsonl")], out="unused")).plans()
     assert isinstance(plan.seeker_side, ModelSide)
     assert draft.system["content"] == plan.seeker_side.system

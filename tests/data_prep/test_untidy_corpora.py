@@ -20,12 +20,7 @@ from data_prep.role_play.mix import RoleSet
 from data_prep.sources import SOURCES, corpus_files, read_source
 from tests.data_prep.sources import fixtures as F
 
-SAID = [
-    ("usr", "I&amp;my boss<br>argue&nbsp;lots\r\nnow"),
-    ("sys", "\u200b\ufeff"),
-    ("sys", "Tell me."),
-    ("usr", "\x00\u202e"),
-]
+SAID = [("usr", "I&amp;my boss<br>argue&nbsp;lots\r\nnow"), ("sys", "\u200b\ufeff"), ("sys", "Tell me."), ("usr", "\x00\u202e")]
 
 
 def row(**more: Any) -> dict[str, Any]:

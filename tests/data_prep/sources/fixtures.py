@@ -67,36 +67,17 @@ ESCONV_ROW = {
     "dialog": [{"text": "Hello", "speaker": "usr"}, {"text": "Hi.", "speaker": "sys", "strategy": "Question"}],
 }
 
+_NO_SLEEP = {"question": "No sleep", "description": "Since May.", "topic": "t", "post_id": "a"}
+
 CORPORA: dict[str, dict[str, Any]] = {
     "epitome": {f"{name}-reddit.csv": _PAIRS for name in ("emotional-reactions", "explorations", "interpretations")},
     "mhp_reddit": {
         "train.json": [
-            {
-                "question": "No sleep",
-                "description": "Since May.",
-                "topic": "t",
-                "answer": "Sorry!",
-                "post_id": "a",
-                "comment_id": "1",
-            },
-            {
-                "question": "No sleep",
-                "description": "Since May.",
-                "topic": "t",
-                "answer": "Why?",
-                "post_id": "a",
-                "comment_id": "2",
-            },
+            _NO_SLEEP | {"answer": "Sorry!", "comment_id": "1"},
+            _NO_SLEEP | {"answer": "Why?", "comment_id": "2"},
         ],
         "mhp_full.json": [
-            {
-                "question": "No sleep",
-                "description": "Since May.",
-                "topic": "t",
-                "answer": "Why?",
-                "post_id": "a",
-                "comment_id": "2",
-            },
+            _NO_SLEEP | {"answer": "Why?", "comment_id": "2"},
             {"question": "Alone", "description": None, "topic": "t", "answer": "", "post_id": "b", "comment_id": "3"},
         ],
     },

@@ -123,14 +123,10 @@ def test_charactereval_reads_one_list_with_profiles_beside_it(reader: Reader) ->
     assert reader.step.dropped == {"the character does not speak": 1}
 
 
-def test_charactereval_without_profiles_and_with_a_doubled_id(reader: Reader) -> None:
+def test_charactereval_without_profiles_or_with_bad_ones_and_with_a_doubled_id(reader: Reader) -> None:
     row = {"id": 7, "role": "阿木", "context": "老陈：在吗？\n阿木：在。"}
     (item,) = reader("charactereval", {"test_data.jsonl": [row, row]})
-    assert item.persona == ""
-    assert reader.step.dropped == {"malformed": 1}
-
-
-def test_charactereval_bad_profiles_name_their_file(reader: Reader) -> None:
+    assert item.persona == "" and reader.step.dropped == {"malformed": 1}
     with pytest.raises(UserError, match=r"character_profiles\.json: expected an object"):
         reader("charactereval", {"test_data.jsonl": [], "character_profiles.json": [1]})
 

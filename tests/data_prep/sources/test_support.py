@@ -7,16 +7,12 @@ import pytest
 from rich.console import Console
 
 from core.errors import UserError
+from core.files import CONFIGS
 from core.ledger import Build, BuildStep
 from core.records import Post, SupportDialogue
 from core.rows import MALFORMED, CorpusItem, CorpusReader, Source, by_row
-from data_prep.sources import (
-    SOURCES,
-    _reader_at,
-    corpus_files,
-    installed,
-    read_source,
-)
+from core.yaml_files import load_yaml
+from data_prep.sources import SOURCES, _reader_at, corpus_files, installed, read_source
 from tests.data_prep.sources import fixtures as F
 
 
@@ -122,14 +118,16 @@ def test_dialogues_hold_the_turns_of_both_sides(tmp_path: Path, name: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "about"),
+    ("name", "place", "about"),
     [
-        ("extes", {"situation": "She moved and knows nobody.", "problem": "Moving"}),
-        ("cpsycoun", {}),
-        ("synthetic_esc", {"age": "31", "gender": "Woman", "occupation": "Baker", "emotion": "Sadness, Fear"}),
-        ("smile", {}),
+        ("cpsycoun", 2, {"problem": "Career"}),
+        ("extes", 0, {"situation": "She moved and knows nobody.", "problem": "Moving"}),
+        ("cpsycoun", 0, {}),
+        ("synthetic_esc", 0, {"age": "31", "gender": "Woman", "occupation": "Baker", "emotion": "Sadness, Fear"}),
+        ("smile", 0, {}),
         (
             "esconv",
+            0,
             {
                 "situation": "A friend forgot my birthday.",
                 "problem": "problems with friends",
@@ -139,23 +137,17 @@ def test_dialogues_hold_the_turns_of_both_sides(tmp_path: Path, name: str) -> No
         ),
     ],
 )
-def test_what_the_corpus_states_of_the_seeker_and_nothing_else(tmp_path: Path, name: str, about: dict[str, object]) -> None:
+def test_what_the_corpus_states_of_the_seeker_and_nothing_else(
+    tmp_path: Path, name: str, place: int, about: dict[str, object]
+) -> None:
     items, _, _ = read(name, F.write(tmp_path, F.CORPORA[name]))
-    assert items[0].model_dump(exclude={"dialogue"}, exclude_defaults=True) == about
-
-
-def test_cpsycoun_states_the_topic_of_its_evaluation_part_only(tmp_path: Path) -> None:
-    items, _, _ = read("cpsycoun", F.write(tmp_path, F.CORPORA["cpsycoun"]))
-    assert [item.problem for item in items if isinstance(item, SupportDialogue)] == ["", "", "Career"]
+    assert items[place].model_dump(exclude={"dialogue"}, exclude_defaults=True) == about
 
 
 def test_escot_takes_situation_and_emotion_from_the_annotation(tmp_path: Path) -> None:
-    files = {"val.json": F.CORPORA["escot"]["val.json"]}
-    items, _, _ = read("escot", F.write(tmp_path, files))
-    assert items[0].model_dump(include={"situation", "emotion"}) == {
-        "situation": "A failed driving test.",
-        "emotion": "The seeker is sad.",
-    }
+    items, _, _ = read("escot", F.write(tmp_path, {"val.json": F.CORPORA["escot"]["val.json"]}))
+    about = {"situation": "A failed driving test.", "emotion": "The seeker is sad."}
+    assert items[0].model_dump(exclude={"dialogue"}, exclude_defaults=True) == about
     assert turns(items[0])[-1] == ("supporter", "At what?")
 
 
@@ -283,3 +275,5 @@ def test_table_5_of_the_paper() -> None:
         "psyqa": ("QA", "Human", 1000),
         "smile": ("MD", "ChatGPT", 1000),
     }
+    quotas = load_yaml(CONFIGS / "data" / "table5.yaml", "quota file")["quotas"]
+    assert quotas == {name: count for name, (_, _, count) in drawn.items()}
