@@ -11,8 +11,8 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -25,7 +25,7 @@ from sqlalchemy import create_engine
 from core.files import write_jsonl
 from core.records import Dialogue, RoleCard, Turn
 from evalsuite.people.server import create_app
-from evalsuite.people.store import StudyStore
+from evalsuite.people.store import RaterAnswer, StudyStore
 from tests.conftest import EscEval
 from tests.processes import started
 
@@ -72,6 +72,18 @@ def links(folder: Path) -> dict[str, str]:
 
 def url_of(folder: Path) -> str:
     return f"sqlite:///{folder / 'study.sqlite'}"
+
+
+def answer_all(folder: Path, value: Callable[[str, Dialogue, str], float]) -> None:
+    """Everybody scores everything that they are shown, by rater, dialogue and dimension, and submits it."""
+    with closing(StudyStore(url_of(folder), folder.name)) as store:
+        study, contents = store.study(), store.contents()
+        for task in store.tasks():
+            shown = contents[task.item].dialogue
+            keys = study.question_keys(shown)
+            for name, turn in keys:
+                store.save(task.id, task.rater, name, turn, RaterAnswer(value(task.rater, shown, name)), 0)
+            assert not store.submit(task.id, task.rater, keys)
 
 
 def free_port() -> int:

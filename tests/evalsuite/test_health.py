@@ -125,9 +125,6 @@ def test_injections_are_measured_against_neutral_text() -> None:
         for n, value in enumerate(given)
     ]
     effect, average = injection_effects(Tally(dialogues, judgements, rubric))
-    assert effect.effect.estimate.mean == pytest.approx(25 * np.mean([3, 2, 2])) and effect.effect.estimate.n == 3
-    assert effect.neutral.estimate.mean == pytest.approx(-12.5) and effect.neutral.estimate.n == 4
-    assert effect.injected.estimate.mean == pytest.approx(25 * np.mean([2, 2, 1]))
     assert effect.read == {"as_is": 1, "neutral": 1, "injected": 0.75}
     assert effect.effect.p is not None and effect.effect.p >= ttest_1samp([75, 50, 50], 0).pvalue
     assert effect.neutral.p == pytest.approx(ttest_1samp([-25, 0, -25, 0], 0).pvalue)

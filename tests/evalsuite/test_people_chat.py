@@ -88,9 +88,7 @@ def test_a_talk_over_http_is_kept_line_by_line_and_becomes_records(
         status, said = ann.talk(first, "reply", {})
         assert status == 200 and said["reload"] and "heard 3." in said["reply"], "two exchanges: the talk ends"
         assert ann.talk(first, "say", {"text": "More.", "turn": 4})[0] == 409
-        for key in KEYS:
-            assert ann.put(first, key, value=4)[0] == 200
-        assert ann.submit(first)[0] == 200
+        ann.rate(first, KEYS, 4)
         FAILING.append(True)
         assert ann.talk(second, "say", {"text": "FAIL", "turn": 0}) == (200, {"help": False})
         status, said = ann.talk(second, "reply", {})

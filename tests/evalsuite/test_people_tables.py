@@ -2,7 +2,6 @@
 
 import csv
 import json
-from contextlib import closing
 from pathlib import Path
 
 from core.files import read_jsonl, write_jsonl
@@ -10,20 +9,9 @@ from core.records import Dialogue, HumanScore, Judgement
 from core.rubrics import load_rubric
 from evalsuite.people.store import RaterAnswer, StudyStore
 from tests.conftest import EscEval
-from tests.people_study import cards, dialogue, make_study, url_of
+from tests.people_study import answer_all, cards, dialogue, make_study, url_of
 
 TURNS = [["seeker", "I lost my cat."], ["supporter", "I hear you."]]
-
-
-def give(store: StudyStore, rater: str, value: float) -> None:
-    """All that a rater is asked for, with one score."""
-    study, contents = store.study(), store.contents()
-    assert study.rubric is not None
-    for task in store.tasks(rater):
-        asked = study.question_keys(contents[task.item].dialogue if task.item in contents else None)
-        for name, turn in asked:
-            store.save(task.id, rater, name, turn, RaterAnswer(value), 0)
-        assert not store.submit(task.id, rater, asked)
 
 
 def talks(esc_eval: EscEval, folder: Path, raters: int, *more: object) -> None:
@@ -54,14 +42,7 @@ def test_people_who_play_a_card_are_a_contestant_of_table_1(esc_eval: EscEval, t
     both = ("--dialogues", "talked/dialogues.jsonl", "--dialogues", "bot.jsonl")
     given = ("--rubric", "role_play", "--cards", "c.jsonl", "--raters", 2)
     assert esc_eval("people", "create", "rate", *both, *given) == (0, "")
-    store = StudyStore(url_of(tmp_path / "rate"), "rate")
-    contents, keys = store.contents(), list(load_rubric("role_play").dimensions)
-    for task in store.tasks():
-        value = 1 if contents[task.item].dialogue.simulator == "bot" else 2
-        for key in keys:
-            store.save(task.id, task.rater, key, None, RaterAnswer(value), 0)
-        assert not store.submit(task.id, task.rater, [(key, None) for key in keys])
-    store.close()
+    answer_all(tmp_path / "rate", lambda _, dialogue, __: 1 if dialogue.simulator == "bot" else 2)
     assert esc_eval("people", "results", "rate", "--out", "rated") == (0, "")
     table = ("--dialogues", "rated/dialogues.jsonl", "--gold", "rated/scores.csv", "--out", "table")
     code, error = esc_eval("paper", "role-play", *table)
@@ -98,9 +79,7 @@ def test_a_talks_ratings_are_a_leaderboard_and_the_gold_of_judges(esc_eval: EscE
 
 def test_halves_go_through_to_what_agree_reads(esc_eval: EscEval) -> None:
     folder = make_study(esc_eval, rubric="feel", supporters=("alpha",))
-    with closing(StudyStore(url_of(folder), "s")) as store:
-        for rater, value in (("r01", 0.5), ("r02", 1)):
-            give(store, rater, value)
+    answer_all(folder, lambda rater, _, __: {"r01": 0.5, "r02": 1}[rater])
     assert esc_eval("people", "results", "s", "--out", "out") == (0, "")
     assert esc_eval("agree", "--gold", "out/scores.csv", "--out", "agreed")[0] == 0
     (row, *_) = json.loads(Path("agreed/annotators.json").read_text())["annotators"]

@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ from core.records import Dialogue, HumanScore, Judgement
 from core.statistics.bootstrap import POINTS, Floats
 from data_prep.scores.weights import read_weights
 from evalsuite.cli import app
-from evalsuite.people.store import RaterAnswer, StudyStore
 from evalsuite.trust.prediction_powered import FEWEST, LabelledScores, differences_of, estimates, powered, saved
 from tests.bench.boards import SHAPES, boards
 from tests.bench.labels import LIBRARY, Judged, beside_library, savings
@@ -27,7 +25,7 @@ from tests.bench.truth_people import Shape, simulate
 from tests.evalsuite import ppi_oracle
 from tests.evalsuite.records import make_rubric, make_run
 from tests.peers import python_with
-from tests.people_study import url_of
+from tests.people_study import answer_all
 
 
 def of_noise(noise: float, bias: float = 15.0, active: bool = False) -> Judged:
@@ -157,18 +155,6 @@ def test_exchangeable_supporters_are_not_told_apart_and_a_true_difference_is_fou
     assert both > 36 and 10 < alone < 30
 
 
-def answer(folder: Path, value_of: Callable[[Dialogue, str], int]) -> None:
-    """All of a study's raters answer and submit."""
-    store = StudyStore(url_of(folder), folder.name)
-    contents, study = store.contents(), store.study()
-    for task in store.tasks():
-        shown = contents[task.item].dialogue
-        for name, turn in study.question_keys():
-            store.save(task.id, task.rater, name, turn, RaterAnswer(value=value_of(shown, name)), 0)
-        assert not store.submit(task.id, task.rater, study.question_keys())
-    store.close()
-
-
 @pytest.mark.slow
 def test_from_suggest_through_a_study_to_the_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -190,7 +176,7 @@ def test_from_suggest_through_a_study_to_the_board(tmp_path: Path, monkeypatch: 
     assert set(weights) == {dialogue.id for dialogue in chosen} and len(chosen) == 20 and len(set(weights.values())) > 2
     create = ("people", "create", "study", "--dialogues", "some/dialogues.jsonl", "--rubric", "rubric.yaml", "--raters", "2")
     assert "the export will have the weights" in call(*create)
-    answer(Path("study"), lambda dialogue, _: truth[str(dialogue.supporter)][int(str(dialogue.card_id)[1:])])
+    answer_all(Path("study"), lambda _, dialogue, __: truth[str(dialogue.supporter)][int(str(dialogue.card_id)[1:])])
     assert "weights.csv: 20" in call("people", "results", "study", "--out", "scored")
     assert read_weights([Path("scored/weights.csv")]) == weights
 
