@@ -1,4 +1,1 @@
-"""People in the browser: studies in which raters score, choose and chat, over the project's own records.
-
-Needs the extra `people`; only functions of `evalsuite.people.commands.people` import it.
-"""
+"""Studies in the browser (extra `people`, which only functions of `evalsuite.people.commands.people` import)."""

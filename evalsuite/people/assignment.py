@@ -1,7 +1,4 @@
-"""Assignment of items to raters: the overlap, a mix of systems for everybody, the order, repeated items and attention checks.
-
-Without database or pages: items and raters in, tasks out, the same for the same seed.
-"""
+"""Assignment of items to raters: items and raters in, tasks out, the same for the same seed."""
 
 from __future__ import annotations
 

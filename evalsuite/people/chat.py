@@ -1,7 +1,6 @@
 """Talks between a person and a supporter, through the project's own client (EmoHarbor, appendix I).
 
-A person's line is in the database before the supporter is asked, and a reply before it is shown as whole. If a supporter does
-not answer, or breaks off, the person can try again or leave the talk.
+A person's line is in the database before the supporter is asked, and a reply before it is shown as whole.
 """
 
 from __future__ import annotations
@@ -148,8 +147,7 @@ def talk_of(request: Request, task: TaskRow) -> Talk:
 
 @router.post("/api/talk/{id}/say")
 async def say(request: Request, id: int, line: ChatLine, rater: Agreed) -> Response:
-    """Save a person's line, and say whether it speaks of danger, so that help is shown before any model answers. A line sent
-    twice is saved once."""
+    """Save a person's line once, and say whether it speaks of danger, so that help is shown before any model answers."""
     async with request.app.state.locks[id]:
         talk = await _talk(request, id, rater.code)
         details, turns = talk.task.details, talk.task.details["turns"]
@@ -168,11 +166,8 @@ async def say(request: Request, id: int, line: ChatLine, rater: Agreed) -> Respo
 
 @router.post("/api/talk/{id}/reply")
 async def reply(request: Request, id: int, given: Nothing, rater: Agreed) -> Response:
-    """Ask the supporter for its reply to the last line, also for another try.
-
-    Lines of JSON: the text so far whenever it grows, and at last the reply, or why there is none. If the reply is being written
-    already (for another tab, or before a reload), the page gets that one.
-    """
+    """Lines of JSON: the text of the supporter's reply whenever it grows, and at last the reply, or why there is none. If it is
+    being written already (for another tab, or before a reload), the page gets that one."""
     state = request.app.state
     async with state.locks[id]:
         talk = await _talk(request, id, rater.code)
@@ -216,8 +211,7 @@ class Writing:
 
 
 async def _write(state: Any, talk: Talk, writing: Writing) -> dict[str, Any]:
-    """The supporter's reply to the last line, saved in the database, or why there is none. It is finished even if the page is
-    closed."""
+    """The supporter's reply, saved in the database, or why there is none. It is finished even if the page is closed."""
     id, store = talk.task.id, state.store
     supporter = next(spec for spec in talk.chat.supporters if spec.name == talk.details["supporter"])
     try:

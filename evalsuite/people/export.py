@@ -37,8 +37,7 @@ def scores_of(store: StudyStore, purposes: tuple[str, ...] = SCORED) -> list[Hum
 
 
 def preferences_of(store: StudyStore) -> Iterator[tuple[Preference, Comparison]]:
-    """The choices of a study that compares, each with the order shown; and as rows of `esc-eval paper role-play`: between
-    systems, on an item."""
+    """The choices of a study that compares: between dialogues, and between systems on an item (`paper role-play`)."""
     for task, content, answers in _answered(store, SCORED):
         a, b = content.dialogue, content.other
         assert b is not None, "a choice has two dialogues"

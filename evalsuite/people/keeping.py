@@ -74,10 +74,10 @@ def backup(store: StudyStore, target: Path) -> None:
 
 
 def restore(folder: Path, source: Path) -> tuple[Holding, Path | None, list[str]]:
-    """Replace a study's database by a backup, or put the backup into a folder without one.
+    """Replace a study's database, if there is one, by a backup.
 
-    Returns its contents, the folder that the former database was moved to (None: there was none), and the codes of those who
-    withdrew after the backup was made, whose answers were removed from it again.
+    Returns its contents, the folder that the former database was moved to, and the codes of those who withdrew after the backup
+    was made, whose answers were removed from it again.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with in_use(folder):
@@ -131,11 +131,8 @@ def _withdrawn(database: Path) -> set[str]:
 
 
 def withdraw(store: StudyStore, code: str) -> int:
-    """Delete a participant's data: answers, talks, profile, link and sessions.
-
-    Returns the number of answers. A note that somebody with this code withdrew is kept. Later rounds no longer show their
-    scores to others. SQLite overwrites the deleted data with zeros, and its log is emptied.
-    """
+    """Delete a participant's data, also where later rounds show their scores to others, and keep a note that they withdrew;
+    returns the number of answers. SQLite overwrites the deleted data with zeros, and its log is emptied."""
     with store.writing() as session:
         rater = session.get(RaterRow, (store.name, code))
         if rater is None:

@@ -1,7 +1,4 @@
-"""The questionnaire for people who talk: once who they are, before and after a talk how they feel (EmoHarbor, appendix I).
-
-The questions are in a recipe (configs/people). The answers become the profile that a judge is shown.
-"""
+"""The questionnaire of a recipe for people who talk (EmoHarbor, appendix I): its answers become the profile shown to judges."""
 
 from __future__ import annotations
 

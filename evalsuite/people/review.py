@@ -48,8 +48,7 @@ def queue(store: StudyStore) -> int:
 
 
 def _second_round(store: StudyStore) -> int:
-    """Assign the scores to give again, once the first round is over, so that nobody sees others' scores before; returns the
-    number of new tasks."""
+    """The same for scores to give again, once the first round is over, so that nobody sees others' scores before."""
     tasks, revoked = store.tasks(), {row.code for row in store.raters() if row.revoked}
     if any(task.purpose in LATER or (not task.submitted and task.rater not in revoked) for task in tasks):
         return 0

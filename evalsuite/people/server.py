@@ -63,9 +63,8 @@ def create_app(
     calls: Path | None = None,
     endpoints: Mapping[str, str] = {},
 ) -> FastAPI:
-    """The application for one study. `hosts`: the names that it answers to; `secure`: cookies are sent over HTTPS only;
-    `calls`: the file with replies of a study with talks; `endpoints`: base URLs of its supporters beyond those in their specs.
-    """
+    """The application for one study, under the names `hosts`. `secure`: cookies are sent over HTTPS only; `calls`: the file
+    with replies of a study with talks; `endpoints`: base URLs of supporters beyond those in their specs."""
     life = talking(calls, endpoints) if calls else None
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=life)
     app.state.store, app.state.study, app.state.secure = store, store.study(), secure

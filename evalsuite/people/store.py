@@ -251,11 +251,9 @@ class StudyStore:
     def save(
         self, task: int, rater: str, question: str, turn: int | None, answer: RaterAnswer, version: int
     ) -> tuple[RaterAnswer, int]:
-        """Save an answer in place of `version` (0: none yet); returns the answer that now stands and its version.
-
-        It is another answer if another tab saved one meanwhile. The same answer again changes nothing. Raises `RefusedAnswer`
-        for another rater's task and for a submitted one.
-        """
+        """Save an answer in place of `version` (0: none yet); returns the answer that now stands, which is another one if
+        another tab saved it meanwhile, and its version. Raises `RefusedAnswer` for another rater's task and for a submitted
+        one."""
         with suppress(IntegrityError), self.writing() as session:
             return self._save(session, task, rater, question, WHOLE if turn is None else turn, answer, version)
         return self.save(task, rater, question, turn, answer, version)  # two tabs saved the first answer; the other one won

@@ -1,5 +1,4 @@
-"""Do frameworks agree? Whether they rank supporters alike, which of their dimensions correlate, and which framework
-distinguishes supporters with the fewest calls."""
+"""Do frameworks rank supporters alike, which dimensions correlate, and which framework distinguishes with the fewest calls?"""
 
 from __future__ import annotations
 
@@ -99,8 +98,7 @@ class FrameworkScores:
         return {c.supporter: c for c in sorted(contestants, key=lambda c: c.supporter) if c.language == language}
 
     def averages(self, language: Language) -> Averages | None:
-        """Averages over the framework's own dimensions, of supporters with readable verdicts on all of them; None without
-        any."""
+        """Averages over the framework's own dimensions, of supporters with readable verdicts on all; None without any."""
         rivals = [c for c in self.contestants(language).values() if c.complete(stack([c])[1].sum(axis=(0, 1)))]
         if not rivals:
             return None
@@ -232,9 +230,8 @@ def _cells(framework: FrameworkScores, language: Language) -> tuple[Cells, Seque
 
 
 def reliabilities(cells: Sequence[Trials], weights: Floats) -> Floats:
-    """The share of the variance of cells' means over trials that lies between cells, (MSB − MSW) / MSB of a one-way analysis of
-    variance, under weights 0 or 1 [draws, cells]: [draws, dimensions]; NaN if no cell has two trials, or cells do not
-    differ."""
+    """The share of the variance of cells' means that lies between cells, (MSB − MSW) / MSB of a one-way analysis of variance,
+    under weights 0 or 1 [draws, cells]: [draws, dimensions]; NaN if no cell has two trials, or cells do not differ."""
     sizes = np.array([float(len(trials)) for trials in cells])
     means = np.stack([np.mean(list(trials), axis=0) for trials in cells])
     inside = np.stack([((np.stack(list(trials)) - mean) ** 2).sum(axis=0) for trials, mean in zip(cells, means, strict=True)])

@@ -1,5 +1,4 @@
-"""Counterfactual replay: a dialogue up to a turn, continued to its end several times from the original reply and from another
-one; and the page that shows what the reply changed."""
+"""Counterfactual replay: a dialogue continued from a turn, several times each with its own reply and with another one."""
 
 from __future__ import annotations
 
@@ -65,8 +64,7 @@ class Fork:
 
     @classmethod
     def of(cls, resolved: DialogueFramework, source: Dialogue, turn: int, other: str) -> Fork:
-        """Raises `UserError` for a turn that is not an answer of the supporter, and for a dialogue that the config does not
-        plan."""
+        """Raises `UserError` for a turn that is no answer of the supporter, and a dialogue that the config does not plan."""
         played = source.card_id, source.profile_id, source.trial
         openings = ((plan, plan.opening) for plan in resolved.plans())
         plans = {o.supporter: plan for plan, o in openings if (o.card_id, o.profile_id, o.trial) == played}

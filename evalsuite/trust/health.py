@@ -1,7 +1,6 @@
 """Judge health: do a judge's scores depend on the way it is asked, or on replies that order it to score high?
 
-Everything is computed from existing judgements (`probe` makes them). Figures are in points of 0–100 and differences are paired
-over cards, as on the leaderboard. Shared base models are in `shared_bases`, length in `evalsuite.statistics.reply_length`.
+Figures, in points of 0–100, are computed from existing judgements (`probe` makes them), and differences are paired over cards.
 """
 
 from __future__ import annotations
@@ -118,11 +117,9 @@ def _by_variant(tally: Tally, judgements: Iterable[Judgement]) -> dict[str, Cont
 
 @dataclass(frozen=True)
 class InjectionEffect:
-    """How texts appended to the last reply change one judge's scores on a dimension or the average, in points of 0–100.
-
-    `neutral` and `injected` are compared with the dialogue as it is; `effect`, injected minus neutral, is what the order adds
-    to the added length. Each is corrected by itself. `read` maps variant → share of readable verdicts (0–1); None if not asked.
-    """
+    """How texts appended to the last reply change one judge's scores on a dimension or the average, in points of 0–100:
+    compared with the dialogue as it is, and `effect`, injected minus neutral, what the order adds to the added length. Each is
+    corrected by itself. `read` maps variant → share of readable verdicts (0–1); None if not asked."""
 
     language: Language
     judge: Scorer
@@ -226,12 +223,9 @@ GOOD = 90.0  # per cent of verdicts that should be readable, and of repeated ver
 
 @dataclass(frozen=True)
 class Repeated:
-    """How alike one judge's verdicts are when it is asked the same question again.
-
-    `same` is the share of equal verdicts in per cent, compared with `GOOD`; `chance` is that of two verdicts drawn from all on
-    the dimension. `gap` is the mean absolute difference in points of the scale. All are over pairs with two readable verdicts;
-    `unread` counts the others.
-    """
+    """How alike one judge's verdicts are when it is asked the same question again: `same` is the share of equal ones in per
+    cent, compared with `GOOD`, `chance` that of two verdicts drawn from all on the dimension, and `gap` the mean absolute
+    difference in points of the scale, over pairs with two readable verdicts; `unread` counts the others."""
 
     language: Annotated[Language, Column("language")]
     judge: Annotated[Scorer, Column("judged by", attrgetter("name"))]

@@ -1,5 +1,4 @@
-"""`esc-eval power`: where the variance of a score comes from, how many cards, trials and judges a difference needs, and which
-differences ESC-Eval's table 2 could show."""
+"""Where the variance of a score comes from, what a difference needs, and what ESC-Eval's table 2 could show (`power`)."""
 
 from __future__ import annotations
 

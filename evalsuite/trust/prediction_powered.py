@@ -77,8 +77,7 @@ class LabelledScores:
 
 
 def powered(scored: LabelledScores, tuning: Floats | None = None, weights: Floats | None = None) -> Powered:
-    """Estimates of a board's contestants, at the λ of `tuning` [dimensions] if given. `weights` [dimensions] are those of the
-    average."""
+    """Estimates of a board's contestants, at the λ of `tuning` [dimensions] if given; `weights` [dimensions] of the average."""
     judge, judge_parts, _ = contributions(scored.judge, scored.judged)
     people, own, cards = contributions(scored.people, scored.weight)
     judge_labelled, labelled_parts, _ = contributions(scored.judge_labelled, scored.weight)
@@ -170,10 +169,9 @@ def differences_of(
 
 
 def saved(board: Powered, labels: int) -> Estimate:
-    """How many scored dialogues beyond `labels` people alone would need for the variance that both have, from the variances of
-    all contestants' averages together; n counts all labels. The ratio of variances is estimated without bias (each card's part
-    is taken at the λ of the others), with Student's t on its logarithm; the error includes the sampling error of normal scores
-    and an unseen half card."""
+    """How many scored dialogues beyond `labels` people alone would need for the variance that both have; n counts all labels.
+    The ratio of variances of all averages is estimated without bias (each card's part is taken at the λ of the others), with
+    Student's t on its logarithm; the error includes the sampling error of normal scores and an unseen half card."""
     usable = (board.scored.sum(axis=0) > 1) & ~np.isnan(board.both.means[:, -1])
     n = int(board.scored[:, usable].sum())
     people, both = (np.square(side.parts[:, usable, -1]).sum(axis=1) for side in (board.people, board.both))

@@ -1,8 +1,5 @@
 """What judge health asks a judge: to score given dialogues as they are, with a neutral text or an order to score high appended
-to the last reply, and with the dimensions in reverse order.
-
-A reply that orders the judge must not move native scores more than a neutral one of the same length: `health` measures it.
-"""
+to the last reply, and with the dimensions in reverse order."""
 
 from __future__ import annotations
 

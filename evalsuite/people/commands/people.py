@@ -189,11 +189,8 @@ def delete(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Really delete it.")] = False,
 ) -> None:
-    """Delete a study: its answers, comments, raters and links; or, with --rater, one participant's data.
-
-    For a participant, answers, talks, profile, link and sessions are deleted, and a note that they withdrew is kept. Earlier
-    exports and backups are yours to delete.
-    """
+    """Delete a study; or, with --rater, one participant's answers, talks, profile, link and sessions: a note that they withdrew
+    is kept. Earlier exports and backups are yours to delete."""
     need_people()
     from evalsuite.people.keeping import forget_replies, withdraw
 
