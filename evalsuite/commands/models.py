@@ -42,11 +42,12 @@ def models(
     specs = [load_spec(name) for name in names or model_names()]
     answers = asyncio.run(_answers(specs)) if check else {}
     figures = [_figures(spec) | ({"answers": answers.get(spec.name)} if check else {}) for spec in specs]
+    rows = [_row(spec, figure) for spec, figure in zip(specs, figures, strict=True)]
     table = Table(
         "models",
         "Models",
         (*_COLUMNS, *(["answers"] if check else [])),
-        tuple(_row(spec, answers, check) for spec in specs),
+        tuple(rows),
         (
             *(note for spec in specs if names and (note := _note(spec))),
             "served by: the engine started for it, with the model's own chat template unless one of configs/chat_templates is "
@@ -101,15 +102,15 @@ def _figures(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def _row(spec: ModelSpec, answers: dict[str, dict[str, Any]], check: bool) -> tuple[Cell, ...]:
-    figures, answer = _figures(spec), answers.get(spec.name)
+def _row(spec: ModelSpec, figures: dict[str, Any]) -> tuple[Cell, ...]:
+    answer = figures.get("answers")
     gpu = f"{figures['gpu_gib']:.1f} GiB of a GPU" if figures["gpu_gib"] else "a GPU, size unknown" if spec.checkpoint else None
     key = f"{figures['key']} ({'set' if figures['key_is_set'] else 'not set'})" if figures["key"] else None
     needs = None if spec.floor else key if spec.endpoint.base_url else gpu
     text = answer["said"] + (f"; reads {answer['context']} tokens" if answer.get("context") else "") if answer else None
     roles = f"{', '.join(spec.roles)} ({', '.join(figures['languages'] or ['any language'])})"
     served = ": ".join(filter(None, [_served(spec), needs]))
-    return (spec.name, roles, served, spec.licence, *([text] if check else []))
+    return (spec.name, roles, served, spec.licence, *([text] if "answers" in figures else []))
 
 
 def _served(spec: ModelSpec) -> str:

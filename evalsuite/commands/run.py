@@ -34,7 +34,7 @@ from evalsuite.commands.options import (
 )
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Launched, Runner
-from evalsuite.runner.work import Outcome, problems_of
+from evalsuite.runner.work import Outcome, lost_in, problems_of
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.run_identity import RunIdentity
@@ -247,9 +247,7 @@ def _finish(resolved: DialogueFramework, simulated: bool, outcomes: Sequence[Out
     for warning in in_trouble(used, (judgement for outcome in outcomes for judgement in outcome.judgements)):
         _say(f"warning: {warning}")
     kept = {dialogue for outcome in outcomes for dialogue in outcome.kept}
-    lost = {dialogue.id for outcome in outcomes for dialogue in outcome.dialogues if dialogue.lost}
-    lost |= {judgement.dialogue_id for outcome in outcomes for judgement in outcome.judgements if judgement.lost}
-    if earlier := lost & kept:
+    if earlier := set.union(*lost_in(outcomes)) & kept:
         _say(f"{len(earlier)} dialogues of earlier commands are missing or not fully judged: run those commands again")
     problems = problems_of(outcomes)
     for text in unreadable.values():

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from core.errors import UserError
-from core.files import digest, read_jsonl, sha256_file, write_json, write_jsonl, write_lines
+from core.files import digest, read_jsonl, sha256_file, write_jsonl, write_lines
 from core.machine import Machine
 from core.records import Dialogue, HumanScore, Judgement, Usage
 from core.specs import ModelSpec
@@ -192,11 +192,7 @@ def score_gold(runner: Runner) -> Outcome:
     write_jsonl(run.folder / "gold_scores.jsonl", scores)
     write_lines(judging.folder / "gold_judgements.jsonl", outcome.judgements.lines())
     if resolved.shard is None:  # a shard's agreement would pass for the run's, which `esc-eval merge` computes
-        from evalsuite.statistics.agreement import agreement, in_steps
-        from evalsuite.statistics.clusters import clusters_of
-
-        agreed = agreement(*in_steps(outcome.judgements, scores, resolved.rubric), clusters_of(dialogues))
-        write_json(judging.folder / "agreement.json", {"agreement": agreed})
+        judging.measure(outcome.judgements, scores, dialogues, resolved.rubric)
     return outcome
 
 

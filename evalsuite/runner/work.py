@@ -61,11 +61,16 @@ class Outcome:
         return f"{len(self.dialogues) - self.not_judged:,} dialogues {gold}are finished{parts}" if parts else ""
 
 
+def lost_in(outcomes: Sequence[Outcome]) -> tuple[set[str], set[str]]:
+    """The ids of lost dialogues, and of others with a lost judgement."""
+    lost = {dialogue.id for outcome in outcomes for dialogue in outcome.dialogues if dialogue.lost}
+    return lost, {j.dialogue_id for outcome in outcomes for j in outcome.judgements if j.lost} - lost
+
+
 def problems_of(outcomes: Sequence[Outcome]) -> list[str]:
     """What is missing of the dialogues that this command asks for, because a model failed or the budget was used up."""
     kept = {dialogue for outcome in outcomes for dialogue in outcome.kept}
-    lost = {dialogue.id for outcome in outcomes for dialogue in outcome.dialogues if dialogue.lost} - kept
-    unscored = {j.dialogue_id for outcome in outcomes for j in outcome.judgements if j.lost} - lost - kept
+    lost, unscored = (ids - kept for ids in lost_in(outcomes))
     early = next((outcome.ended_early for outcome in outcomes if outcome.ended_early), None)
     problems = []
     if lost or unscored:
@@ -197,12 +202,9 @@ class Work:
         run, client, pieces = self.runner.run, answers.client, answers.results
         usage: dict[str, dict[str, Usage]] = {}
         for name in dict.fromkeys([self.stage, self._judged_as]):
-            tallies = {
-                (model, role): _usage(tally, role)
-                for (model, role), tally in client.tallies.items()
-                if name == (self._judged_as if role == "judge" else self.stage)
-            }
-            usage |= run.keep_usage(name, tallies)
+            tallies = client.tallies.items()
+            mine = {key: tally for key, tally in tallies if name == (self._judged_as if key[1] == "judge" else self.stage)}
+            usage |= run.keep_usage(name, {key: _usage(tally, key[1]) for key, tally in mine.items()})
         file = self.judging.file if self.judging else ""
         if self.judging and self.stage == self.judging.gold_stage:
             file = str(Path(file).with_name("gold_judgements.jsonl"))

@@ -6,7 +6,7 @@ judges/NAME, and its stages are `score NAME` and `gold NAME`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ import orjson
 
 from core.differences import differing_leaves
 from core.errors import UserError, near
-from core.files import each_placed, write_jsonl
-from core.records import Judgement
+from core.files import each_placed, write_json, write_jsonl
+from core.records import Dialogue, HumanScore, Judgement
+from core.rubrics import Rubric
 from evalsuite.runs.folder import Run
 from evalsuite.runs.run_config import SCORE, RunConfig
 
@@ -59,6 +60,16 @@ class JudgementSet:
         """The same, read one by one."""
         path = self.folder / name
         return (judgement for _, judgement in (each_placed(path, Judgement, "judgements") if path.exists() else ()))
+
+    def measure(
+        self, verdicts: Iterable[Judgement], scores: Sequence[HumanScore], dialogues: Sequence[Dialogue], rubric: Rubric | None
+    ) -> None:
+        """Write the judge's agreement with the gold set."""
+        from evalsuite.statistics.agreement import agreement, in_steps  # a run that claims its folder loads no statistics
+        from evalsuite.statistics.clusters import clusters_of
+
+        agreed = agreement(*in_steps(verdicts, scores, rubric), clusters_of(dialogues))
+        write_json(self.folder / "agreement.json", {"agreement": agreed})
 
     def clear(self) -> None:
         """Remove all records."""

@@ -72,10 +72,12 @@ def merge(folders: Sequence[Path], out: Path) -> Written[Dialogue]:
             paths = [sets_of(run.folder, config)[number].folder / name for run in runs]
             verdicts = Written(Judgement, [path for path in paths if path.exists()])
             if any(path.exists() for path in paths):
-                place = sets_of(out, config)[number].folder
-                write_lines(place / name, verdicts.lines())
+                judging = sets_of(out, config)[number]
+                write_lines(judging.folder / name, verdicts.lines())
                 if name == GOLD:
-                    _measure(out, place, list(verdicts), config)
+                    scores = read_jsonl(out / "gold_scores.jsonl", HumanScore, "gold scores")
+                    given = read_jsonl(out / "gold_dialogues.jsonl", Dialogue, "gold dialogues")
+                    judging.measure(verdicts, scores, given, next(iter(config.judged.values())).rubric)
         _add_up(merged, runs)
     return dialogues
 
@@ -135,17 +137,6 @@ def _check_dialogues(runs: Sequence[Run]) -> None:
     if given and given.count != total:
         raise UserError(f"{given.count} dialogues were given to be scored, the shards hold {total}")
     check_unique("the shards", (id for part in ids for id in part), "dialogue ids")
-
-
-def _measure(out: Path, place: Path, verdicts: Sequence[Judgement], config: RunConfig) -> None:
-    """Write a judge's agreement with the gold set."""
-    from evalsuite.statistics.agreement import agreement, in_steps  # a run that claims its shard loads no statistics
-    from evalsuite.statistics.clusters import clusters_of
-
-    scores = read_jsonl(out / "gold_scores.jsonl", HumanScore, "gold scores")
-    clusters = clusters_of(read_jsonl(out / "gold_dialogues.jsonl", Dialogue, "gold dialogues"))
-    rubric = next((judged.rubric for judged in config.judged.values()), None)
-    write_json(place / "agreement.json", {"agreement": agreement(*in_steps(verdicts, scores, rubric), clusters)})
 
 
 def _add_up(merged: Run, runs: Sequence[Run]) -> None:
