@@ -278,6 +278,7 @@ def test_a_sample_is_inspected_and_the_rejected_are_left_out(run: Run, tmp_path:
     ]
     ids = [row.cells["profile_id"] for row in sheet]
     assert len(ids) == 3 and ids == sorted(ids)
+    assert {row.cells["findings"] for row in sheet} == {"scenario: nearly repeats that of p0"}
     filled = [row.cells | {"keep": "no" if place == 1 else "Yes"} for place, row in enumerate(sheet)]
     write_csv(Path("filled.csv"), PROFILE_SHEET.columns, filled)
     ok(run("sheet", "import", "--profiles", "p.jsonl", "--out", "kept", "filled.csv"))

@@ -83,6 +83,7 @@ def test_quotas_are_met_where_they_can_be_and_the_rest_is_a_shortfall(bundled: P
     assert counts == {("bundled_support", "en"): 8, ("bundled_support", "zh"): 24, ("bundled_role_play", "en"): 6}
     card = (bundled / "README.md").read_text()
     assert "| bundled_support | zh | 30 | 24 | 24 | 24 | 6 |" in card and "38 dialogues of 44 wanted" in card
+    assert "| bundled_support | zh | support | heuristic | 18 | 6 |" in card, "train, valid"
     assert steps(bundled)["quotas"]["dropped"] == {"no quota": 14, "over quota": 16 + 8}
 
 

@@ -115,7 +115,7 @@ def test_tables_and_charts_hold_the_same() -> None:
     shown, verdicts = tables(found, tests)
     assert shown.columns == ("supporter", "dialogues", "median", "round 1", "round 2", "round 3")
     assert [row[:3] for row in shown.rows] == [("a", 2, 1), ("b", 1, None)] and shown.rows[1][4] is None
-    assert verdicts.rows[0][:2] == ("en", "a / b")
+    assert verdicts.rows[0][:2] == ("en", "a / b") and len(verdicts.notes) == 1, "no test is undefined"
     (chart,) = survival_charts(found)
     band, line, *other = chart.figure["data"]
     assert chart.after == shown.key and line["line"]["shape"] == "hv" and band["fill"] == "toself" and len(other) == 1
