@@ -114,6 +114,7 @@ dimensions:
   warmth: {about: How warm., levels: {9: Warm.}, scale: {min: 0, max: 4}}
   plan: {about: {zh: 计划}, label: {zh: 计划}, scale: {min: 0, max: 1, step: 0.3}}
   fine: {about: How fine., scale: {min: 0, max: 100, step: 0.01}}
+  late: {about: How late., scale: {min: 0, max: 4, least: 1}}
   often: {about: How often., scale: {levels: [never, often]}, levels: {seldom: Seldom.}}
 """
 LOOSE_ENDS = """
@@ -135,6 +136,7 @@ def test_every_fault_of_a_rubric_is_told_at_once(tmp_path: Path) -> None:
         "dimension plan: no en label or about",
         "dimension plan: scale: step 0.3 does not lead from 0 to 1",
         "dimension fine: scale: step 0.01: more than 1,001 scores",
+        "dimension late: scale: least 1 is above min 0",
         "dimension often (en): level seldom is off the scale, never, often",
     ):
         assert wanted in told

@@ -353,6 +353,7 @@ def test_command_prints_json_alone_and_writes_every_table(tmp_path: Path) -> Non
     ("spoil", "message"),
     [
         (lambda a, b: [a, a / ".." / "a"], "duplicate folders"),
+        (lambda a, b: [a], "a comparison needs at least two run folders"),
         (lambda a, b: [a, a.parent], "not a run folder"),
         (lambda a, b: ((b / "config.json").write_text('{"simulate": {}}'), [a, b])[1], "b has no judgements yet"),
         (lambda a, b: ((b / "config.json").write_text("{"), [a, b])[1], "config.json:1: malformed JSON"),

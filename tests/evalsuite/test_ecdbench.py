@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from core.errors import UserError
@@ -233,3 +234,12 @@ def test_another_benchmark_in_yaml_runs_through_every_verb(tmp_path: Path) -> No
         call("table", "--published", "--benchmark", own)
     with pytest.raises(UserError, match="--node: there are no scores"):
         call("table", "--node", "total")
+
+
+@pytest.mark.slow
+def test_a_capability_of_which_nothing_can_be_run_has_no_total() -> None:
+    small = yaml.safe_load(SMALL)
+    small["datasets"]["d13"]["run"] = small["datasets"]["d12"]["run"]  # the gate's only dataset: nobody has it
+    benchmark = Benchmark.model_validate(small)
+    with pytest.raises(UserError, match="small: too little of it can be run for a total: .*safe"):
+        _ = benchmark.runnable

@@ -56,7 +56,8 @@ async def test_an_error_in_the_middle_is_the_error_that_it_is(tmp_path: Path) ->
         (reply,) = await ask(tmp_path, endpoint, question(hears=heard.append))
     assert reply.refused and not reply.text
     in_the_choice = b'{"error": null, "choices": [{"delta": {}, "finish_reason": "error", "error": {"code": 502}}]}'
-    for event in (b'{"error": {"message": "overloaded"}}', in_the_choice, b"{not JSON", b"[DONE"):
+    ends_early = b'{"choices": [{"delta": {"content": "that"}}]}'
+    for event in (b'{"error": {"message": "overloaded"}}', in_the_choice, b"{not JSON", b"[DONE", ends_early):
         with Endpoint(ends(event)) as endpoint, pytest.raises(ServerLost):
             await ask(tmp_path / str(len(event)), endpoint, question(hears=heard.append), attempts=2)
 
