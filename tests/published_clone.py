@@ -161,7 +161,7 @@ def published_card(number: int, language: Language) -> dict[str, Any]:
 
 def lines(language: Language, supporter: str = "AI assistant") -> list[str]:
     """A short dialogue as a result file has it."""
-    return [f"{supporter}：{HELLO[language]}", "ESC-Role： Bad day.\nVery bad.\n", f"{supporter}：Tell me more."]
+    return [f"{supporter}：{HELLO[language]}", "ESC-Role： Bad day &amp; night.\nVery bad.\n", f"{supporter}：Tell me more."]
 
 
 SCORES = dict(zip(KEYS, (4, 3, 2, 1, 0, -1, 2), strict=True))

@@ -21,6 +21,10 @@ def of(votes: list[Vote], count: int) -> Any:
     return strengths([v[0] for v in votes], np.array([v[1:3] for v in votes]), np.array([v[3] for v in votes]), count)
 
 
+def test_a_single_system_has_no_strength() -> None:
+    assert strengths([], np.zeros((0, 2), dtype=np.intp), np.zeros(0), 1) is None
+
+
 def test_expected_shares_are_evalicas() -> None:
     expected = json.loads(LIBRARY.read_text(encoding="utf-8"))
     assert expected.keys() == evalica_oracle.CASES.keys()

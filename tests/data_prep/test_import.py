@@ -84,7 +84,7 @@ def test_cards_dialogues_and_scores(run: Run, clone: Path) -> None:
         ("esc-eval-Model_A_en-1", None, "Model_A", 1),  # the test cards hold one card only
         ("esc-eval-Model_A_zh-0", "esc-eval-7", "Model_A", 1),
     ]
-    assert [t.text for t in dialogues[1].turns] == [HELLO["en"], " Bad day.\nVery bad.\n", "Tell me more."], "as it stands"
+    assert [t.text for t in dialogues[1].turns] == [HELLO["en"], " Bad day &amp; night.\nVery bad.\n", "Tell me more."]
     verdicts = read_jsonl(out / "judgements.jsonl", Judgement, "judgements")
     assert len(verdicts) == 21
     first = {v.dimension: v.value for v in verdicts if v.dialogue_id == dialogues[0].id}

@@ -63,8 +63,9 @@ def test_results_become_scores(given: Path) -> None:
         exported(0, annotation(1, "1.5"), annotation({"id": 2, "email": "ann@example.org"}, text)),
         exported(1, annotation(1, "0", was_cancelled=True)),
     ]
-    (given / "r.json").write_text(json.dumps(tasks))
-    shown = command("import", "--dialogues", given / "d.jsonl", given / "r.json", "--out", given / "s")
+    results = given / "accepted.json"  # no annotator's name: an export has the work of several
+    results.write_text(json.dumps(tasks))
+    shown = command("import", "--dialogues", given / "d.jsonl", results, "--out", given / "s")
     scores = read_jsonl(given / "s" / "scores.jsonl", HumanScore, "scores")
     assert {(s.annotator, s.value, s.dialogue_id) for s in scores} == {
         ("annotator-1", 1.5, dialogue(0).id),

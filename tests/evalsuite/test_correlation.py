@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -332,6 +333,9 @@ def test_tables_are_times_a_hundred_with_a_dash_for_the_undefined() -> None:
     assert flat == Estimate(None, None, None, 0)
     assert table.section == "Correlation"
     assert any("In up to 2 of 2 samples it is undefined" in note for note in table.notes)
+    within = [each for each in found if (each.level, each.coefficient) == ("sample", "spearman")]
+    (worst,) = correlation_tables([replace(figure, left_out=n) for n, figure in enumerate(within)])
+    assert any(f"Undefined resamples are left out: up to {len(within) - 1}" in note for note in worst.notes)
     dataset = tables["correlation_dataset_en_h"]
     assert [row[:3] for row in dataset.rows[:3]] == [("j · given", "warm", name) for name in COEFFICIENTS]
     assert to_csv(dataset).splitlines()[0] == "judge,dimension,coefficient,kind,kind low,kind high,kind n"

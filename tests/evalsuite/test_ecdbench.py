@@ -14,7 +14,7 @@ from core.errors import UserError
 from evalsuite.papers.commands.ecdbench import app
 from evalsuite.papers.ecdbench.aggregate import ModelResult, aggregate
 from evalsuite.papers.ecdbench.figures import charts
-from evalsuite.papers.ecdbench.registry import Benchmark, load_benchmark, load_models
+from evalsuite.papers.ecdbench.registry import Benchmark, DatasetMethod, load_benchmark, load_models
 from evalsuite.papers.ecdbench.tables import (
     counts_table,
     leaderboard,
@@ -23,6 +23,7 @@ from evalsuite.papers.ecdbench.tables import (
     ranks_table,
     registry_table,
 )
+from evalsuite.papers.ecdbench.tasks import _fields
 from evalsuite.papers.reported.recomputation import check
 from evalsuite.papers.reported.tables import load_reported
 from tests.small_benchmark import SMALL, item, whole, write, write_all
@@ -243,3 +244,9 @@ def test_a_capability_of_which_nothing_can_be_run_has_no_total() -> None:
     benchmark = Benchmark.model_validate(small)
     with pytest.raises(UserError, match="small: too little of it can be run for a total: .*safe"):
         _ = benchmark.runnable
+
+
+def test_a_reply_in_words_counts_by_lm_evals_metric_or_else_by_its_accuracy() -> None:
+    sample: Any = {"doc": {}, "resps": [["yes"]], "filtered_resps": ["yes"], "acc": 1}
+    for metric, more, value in ((None, {}, 1), ("exact_match", {}, 1), ("exact_match", {"exact_match": 0}, 0)):
+        assert _fields(DatasetMethod(metric="accuracy"), "ratio", [sample | more], metric) == {"value": value}

@@ -140,7 +140,9 @@ def test_a_left_out_judge_leaves_the_ensemble_of_the_others() -> None:
     assert len(fitted.data) == 64 and fitted.fitted_on == ["d0", "d1", "d2", "d3"]
     other = ensemble.fit(panel, {SAFE: people[SAFE] | {"d3": 2.5}}, people[SAFE], "test", "paper")
     assert other.weights == fitted.weights and other.data != fitted.data, "the ranks are the same, the data are not"
-    named = {row.scorer: row.spearman.mean for row in report(panel, people, fitted, people[SAFE])}
+    rows = report(panel, people, fitted, people[SAFE])
+    assert rows == report(dict(reversed(panel.items())), people, fitted, people[SAFE]), "judges are sorted by name"
+    named = {row.scorer: row.spearman.mean for row in rows}
     assert named["feel without x · joint"] == pytest.approx(0.8) and named["z · joint"] == pytest.approx(-1)
 
 

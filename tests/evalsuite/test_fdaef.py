@@ -302,7 +302,7 @@ def test_which_tasks_separate_models(benchmark: Benchmark, tmp_path: Path) -> No
     found = {str(row[0]): dict(zip(table.columns, row, strict=True)) for row in table.rows if row[1] == "dataset"}
     sharp, dull = found["base/a/medium/t3/d4"], found["base/a/low/t1/d1"]
     assert (sharp["significant pairs"], sharp["pairs"]) == (3, 3) and float(str(sharp["reliability"])) > 0.95
-    assert (sharp["SD"], sharp["lowest"], sharp["highest"]) == pytest.approx((30, 30, 90))
+    assert (sharp["mean"], sharp["SD"], sharp["lowest"], sharp["highest"]) == pytest.approx((60, 30, 30, 90))
     assert dull["significant pairs"] == 0 and dull["reliability"] == 0
     assert separation_table(results[:1]).rows == ()
 

@@ -84,8 +84,10 @@ def test_one_reply_changes_what_comes_after(esc_eval: EscEval, held: Any) -> Non
 
 
 def test_a_reply_that_changes_nothing_is_not_said_to(esc_eval: EscEval, held: Any) -> None:
-    endpoint, dialogue = held
-    assert esc_eval(*call(endpoint, dialogue, "silent"))[0] == 0
+    endpoint, first = held
+    assert esc_eval("run", "--config", "run.yaml", "--limit", 2)[0] == 0
+    (dialogue,) = (each for each in read_jsonl(Path("run/dialogues.jsonl"), Dialogue, "dialogues") if each.id != first.id)
+    assert esc_eval(*call(endpoint, dialogue, "silent")) == (0, ""), "on a card that the folder has and the config has not"
     assert {holds for _, holds in differences("fork-scores").values()} == {"no"}
     assert differences("fork-seeker")["turns with thanks or relief %"] == (0.0, "no")
 

@@ -20,7 +20,7 @@ from evalsuite.people.progress import progress
 from evalsuite.people.store import RaterAnswer, StudyStore
 from serve.store import CallStore
 from tests.conftest import EscEval
-from tests.people_study import Client, free_port, links, make_study, process, served, url_of
+from tests.people_study import Client, free_port, links, make_study, process, served, url_of, write_dialogues
 
 pytestmark = pytest.mark.slow
 SECRET = "my sister Ottilie"  # what a participant wrote
@@ -75,6 +75,20 @@ def test_a_backup_of_a_study_in_use_is_one_closed_file_and_delete_leaves_nothing
     code, error = esc_eval("people", "delete", "s")
     assert code == 2 and "confirm with --yes" in error
     assert esc_eval("people", "delete", "s", "--yes") == (0, "") and not study.exists()
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_other_studies_stay_in_the_database_when_one_is_deleted(database: str, esc_eval: EscEval, tmp_path: Path) -> None:
+    write_dialogues(tmp_path / "d.jsonl", count=1)
+    for name in ("s", "other"):
+        given = ("--dialogues", "d.jsonl", "--rubric", "esc_eval_human", "--raters", 2)
+        assert esc_eval("people", "create", name, *given) == (0, "")
+    assert esc_eval("people", "delete", "s", "--yes") == (0, "")
+    with closing(StudyStore(database, "other")) as other:
+        assert other.contents() and {task.rater for task in other.tasks()} == {rater.code for rater in other.raters()} == {
+            "r01",
+            "r02",
+        }
 
 
 def test_a_restored_study_is_the_backup_and_what_was_there_lies_beside_it(study: Path, esc_eval: EscEval) -> None:

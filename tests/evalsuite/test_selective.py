@@ -78,7 +78,7 @@ def test_a_run_keeps_what_is_sure_and_asks_people_for_the_rest(esc_eval: EscEval
     assert {(one.dialogue_id, one.value) for one in spoken} == {("sure", 3), ("unsure", None)}
     (table,) = (one for one in json.loads(Path("out/judge_card.json").read_text())["tables"] if one["key"] == "spoken")
     pooled = table["rows"][-1]
-    assert pooled[1] == "all dimensions"
+    assert table["columns"][:2] == ["language", "dimension"] and pooled[:2] == ["en", "all dimensions"]
     # Half of the verdicts are spoken and right: 7 of each of 20 dialogues, which count once each as none is wrong.
     assert pooled[2] == pytest.approx(96) and pooled[3]["mean"] == 50 and pooled[4]["mean"] == 100 > pooled[6]["mean"]
     assert pooled[5] == pytest.approx(100 * 0.05 ** (1 / 20))

@@ -159,5 +159,8 @@ def test_one_label_in_training_is_all_that_can_be_said() -> None:
 def test_verdicts_of_other_data_are_refused(change: dict[str, Any], match: str) -> None:
     split = Split(RUBRIC, {}, {}, {"d": "group"})
     assert judged_items([VERDICT], split) == {KEY: ["d"]}
+    several = [f"d{n}" for n in range(10)]
+    verdicts = [VERDICT.model_copy(update={"dialogue_id": name}) for name in reversed(several)]
+    assert judged_items(verdicts, Split(RUBRIC, {}, {}, dict.fromkeys(several, "group"))) == {KEY: several}
     with pytest.raises(UserError, match=match):
         judged_items([VERDICT, VERDICT.model_copy(update=change)], split)

@@ -61,8 +61,8 @@ def dialogue(*texts: str) -> list[dict[str, str]]:
 
 
 ESCONV_ROW = {
-    "emotion_type": "anger",
-    "problem_type": "problems with friends",
+    "emotion_type": " anger ",
+    "problem_type": " problems with friends ",
     "situation": " A friend forgot my birthday. ",
     "dialog": [{"text": "Hello", "speaker": "usr"}, {"text": "Hi.", "speaker": "sys", "strategy": "Question"}],
 }
