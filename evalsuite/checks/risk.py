@@ -43,8 +43,8 @@ _CLAUSE = re.compile(r"[,，.!?;。！？；…\n]")
 
 
 class Denials(Settings):
-    """Patterns of denials of danger, and of what takes a denial back: "I can't promise I won't …", "I didn't …, because …".
-    `unless_before` is searched in the same clause before the denial, `unless_after` in the same sentence after it."""
+    """Patterns of denials of danger, and of what takes them back: "I can't promise I won't …" (`unless_before`, in the same
+    clause), "I didn't …, because …" (`unless_after`, in the same sentence)."""
 
     said: Patterns = Patterns(())
     unless_before: Patterns = Patterns(())
@@ -52,12 +52,13 @@ class Denials(Settings):
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Where a text denies a danger and does not take it back."""
-        return [span for span in self.said.spans(text) if not self._taken_back(text, *span)]
-
-    def _taken_back(self, text: str, start: int, end: int) -> bool:
-        before = _CLAUSE.split(text[max(0, start - _NEAR) : start])[-1]
-        after = _SENTENCE.split(text[end : end + _NEAR])[0]
-        return bool(self.unless_before.spans(before) or self.unless_after.spans(after))
+        kept = []
+        for start, end in self.said.spans(text):
+            before = _CLAUSE.split(text[max(0, start - _NEAR) : start])[-1]
+            after = _SENTENCE.split(text[end : end + _NEAR])[0]
+            if not (self.unless_before.spans(before) or self.unless_after.spans(after)):
+                kept.append((start, end))
+        return kept
 
 
 class ReplyPatterns(Settings):
@@ -95,8 +96,7 @@ class Lexicon(Settings):
         return self._dangers[1].candidates(text.replace("’", "'"))
 
     def danger(self, text: str, suspicions: Sequence[int] | None = None) -> list[tuple[Category, str]]:
-        """(category, words) of the dangers in a text, in the order of the categories. `suspicions` of a text that contains this
-        one save the search for candidates."""
+        """(category, words) of the dangers in a text; `suspicions` of a text that contains this one save a search."""
         text = text.replace("’", "'")
         names, patterns = self._dangers
         places = patterns.candidates(text) if suspicions is None else suspicions

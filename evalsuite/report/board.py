@@ -94,8 +94,7 @@ def by_people(
     rubrics: Mapping[str, Rubric],
     floors: Collection[str],
 ) -> Iterator[Table]:
-    """For each rubric: a leaderboard per language, the differences between supporters, and people's agreement. `floors` are
-    supporters that need no model."""
+    """For each rubric: a leaderboard per language, the differences between supporters, and people's agreement."""
     for name, rubric in rubrics.items():
         of_rubric = [score for score in scores if score.rubric == name]
         tally = Tally(dialogues, verdicts_of_people(of_rubric), rubric, floors)

@@ -94,8 +94,7 @@ def named_rows(rows: Sequence[str], ends: tuple[float, float]) -> Figure:
 def panels(
     kind: str, titles: Sequence[str], traces: Sequence[Sequence[Figure]], columns: int, inside: int = 0, **layout: Any
 ) -> Figure:
-    """Panels `inside` px high in rows of at most `columns`, with a layout of figures.yaml. A panel's number is in its axes'
-    names, and all share the first one's legend."""
+    """Panels `inside` px high in rows of at most `columns`, with a layout of figures.yaml and the first one's legend."""
     layout = _merged(_styles()["layouts"][kind], layout)
     axes, meta, margin = (layout.pop("xaxis"), layout.pop("yaxis")), layout["meta"], layout["margin"]
     meta["inside"] = inside or meta["inside"]

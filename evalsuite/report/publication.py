@@ -22,11 +22,9 @@ _PAGE = ("report.html", "report.json", "report.md")
 def results_to_publish(
     folder: Path, repo: str, benchmark: str, supporter: str | None, judge: str | None, report: str | None
 ) -> Publication:
-    """A supporter's scores as a file of the hub's `.eval_results/`: an entry per language and dimension.
-
-    The notes of an entry hold what the number alone does not say: judge, n, the interval, and what the floors of the run reach.
-    Raises `UserError` for a supporter that the run does not have, and where nothing was scored.
-    """
+    """A supporter's scores as a file of the hub's `.eval_results/`: an entry per language and dimension, with judge, n,
+    interval and what the floors reach in its notes. Raises `UserError` for a supporter that the run does not have, and where
+    nothing was scored."""
     need_modules("huggingface_hub", purpose="publishing on the hub")
     from huggingface_hub import EvalResultEntry, constants, eval_result_entries_to_yaml
 
@@ -66,10 +64,9 @@ def _told(score: Score, scores: list[Score], config: RunConfig) -> Iterator[str]
     yield f"0 to 100 of the scale; judge {score.scorer.name}; n = {estimate.n}"
     if estimate.low is not None and estimate.high is not None:
         yield f"95 % interval {estimate.low:.3f} to {estimate.high:.3f}"
-    place = (score.language, score.scorer, score.dimension)
     for other in scores:
-        beside = other.supporter in config.floors() and (other.language, other.scorer, other.dimension) == place
-        if beside and other.estimate.mean is not None:
+        same = (other.language, other.scorer, other.dimension) == (score.language, score.scorer, score.dimension)
+        if same and other.supporter in config.floors() and other.estimate.mean is not None:
             yield f"floor {other.supporter} {other.estimate.mean:.3f}"
     if config.plumbing:
         yield PLUMBING

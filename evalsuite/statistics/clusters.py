@@ -35,7 +35,7 @@ DIALOGUES = Clusters()
 
 
 def card_of(dialogue: Dialogue) -> str:
-    """What dialogues are paired by: the card or profile, else the corpus item it came from, else the dialogue itself."""
+    """What dialogues are paired by: the card or profile, else the corpus item, else the dialogue itself."""
     if dialogue.card_id or dialogue.profile_id:
         return f"card {dialogue.card_id or dialogue.profile_id}"
     return f"item {dialogue.source} {dialogue.source_id}" if dialogue.source_id else f"dialogue {dialogue.id}"
@@ -47,8 +47,8 @@ def cards_of(dialogues: Iterable[Dialogue]) -> int:
 
 
 def cluster_key(by: str | None = None) -> Callable[[Dialogue], str]:
-    """The cluster of a dialogue: its card (`card_of`, the default), itself (`dialogue`), or the value of the field `by`; a
-    dialogue without that field is its own cluster. Raises `UserError` if dialogues have no such field."""
+    """The cluster of a dialogue: its card (the default), itself (`dialogue`), or the value of the field `by`, without which it
+    is its own cluster. Raises `UserError` if dialogues have no such field."""
     if by is None or by == CARD:
         return card_of
     if by not in (fields := {DIALOGUE, *Dialogue.model_fields, *USERS}):

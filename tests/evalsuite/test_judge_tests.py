@@ -142,28 +142,6 @@ def test_holm_runs_over_the_averages_of_a_language_and_then_over_its_dimensions(
     }
 
 
-def test_the_average_is_tested_over_dialogues_and_not_over_ratings() -> None:
-    """Seven ratings of one dialogue that move together are one observation: all is that of one dimension alone."""
-    rng = np.random.default_rng(0)
-    a, b = (np.where(rng.random(40) < share, 3.0, 0.0).tolist() for share in (0.7, 0.5))
-    names = ["fluency", "expression", "empathy", "information", "humanoid", "skill", "overall"]
-    one = compare(by_judge(judged("a", a) + judged("b", b)), golden([3] * 40), "paper")[-1]
-    verdicts = [j for name in names for judge, values in (("a", a), ("b", b)) for j in judged(judge, values, name)]
-    seven = compare(by_judge(verdicts), [g for name in names for g in golden([3] * 40, name)], "paper")[-1]
-    assert (seven.clusters, seven.low, seven.high, seven.p) == pytest.approx((one.clusters, one.low, one.high, one.p))
-    assert one.low is not None and one.difference is not None and one.low < one.difference
-
-
-def test_equal_judges_never_differ_and_one_dialogue_shows_nothing() -> None:
-    one, average = compare(by_judge(judged("a", [3, 1]) + judged("b", [3, 1])), golden([3, 3]), "paper")
-    assert one.p == 1 and average.difference == 0
-    assert average.low is not None and average.high is not None and average.low < 0 < average.high, (
-        "two dialogues prove nothing"
-    )
-    one, alone = compare(by_judge(judged("a", [3]) + judged("b", [1])), golden([3]), "paper")
-    assert alone.difference == 1 and one.p is alone.p is alone.low is None
-
-
 def test_small_p_values_are_not_printed_as_nought() -> None:
     found = [
         JudgeDifference("en", "fluency", "a", "b", 50, 25, 1.0, 0.5, 0.5, 0.4, 0.6, 6e-8, 6e-8),

@@ -12,7 +12,6 @@ import pytest
 from plotly.graph_objects import Figure
 
 from core.errors import UserError
-from core.tables import Estimate, Table, spread
 from core.wandb_offline import offline_without_key
 from evalsuite.report.content import content_of
 from evalsuite.report.figures import coloured
@@ -130,15 +129,6 @@ def test_offline_only_without_a_key(
     offline_without_key(said.append)
     assert os.environ.get("WANDB_MODE") == expected
     assert bool(said) is (expected == "offline")
-
-
-def test_estimates_become_four_columns() -> None:
-    table = Table("t", "T", ("who", "score"), (("a", Estimate(1.0, 0.5, 1.5, 7)), ("b", None)))
-    assert spread(table) == [
-        ["who", "score", "score low", "score high", "score n"],
-        ["a", 1.0, 0.5, 1.5, 7],
-        ["b", *[None] * 4],
-    ]
 
 
 @pytest.mark.parametrize("framework", ["esc_eval", "emoharbor"])
