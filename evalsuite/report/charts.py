@@ -22,7 +22,7 @@ from evalsuite.statistics.agreement import figure_cell
 from evalsuite.statistics.judges import POOLED, Bin, Confusion
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import AVERAGE, dimension_label
-from evalsuite.statistics.survival import Curve, estimate_of
+from evalsuite.statistics.survival import Curve
 from evalsuite.statistics.trends import Trend
 
 SYNTHETIC_GOLD = "Synthetic gold, scores hold by construction"
@@ -208,9 +208,8 @@ def survival_charts(curves: Sequence[Curve]) -> Iterator[Chart]:
         bands, traces = len(of_language) <= _BANDS, []
         for place, line in enumerate(of_language):
             points = [(0, Estimate(100.0, None, None, line.dialogues), f"{line.dialogues} dialogues")]
-            for step in line.steps:
-                text = f"{fmt(100 * step.survival)} % go on; {step.left} of {step.at_risk} left in it"
-                points.append((step.round, estimate_of(step), text))
+            for at, step in enumerate(line.steps, start=1):
+                points.append((at, step.share, f"{fmt(step.share.mean)} % go on; {step.left} of {step.share.n} left in it"))
             traces += curve(clean(f"{line.supporter}, n = {line.dialogues}"), place, points, step=True, band=bands)
         yield Chart(
             f"survival-{language}",

@@ -36,19 +36,13 @@ class Span(NamedTuple):
     left: bool
 
 
-@dataclass(frozen=True)
-class SurvivalStep:
-    """One round of a curve: `at_risk` dialogues had it, the seeker left in `left` of them, and `censored` were not observed any
-    longer. `survival` is the share (0–1, Kaplan-Meier) that goes on after it, with its pointwise 95 % band (Greenwood's
-    variance on the log-log scale), None before the first seeker left and after the last."""
+class SurvivalStep(NamedTuple):
+    """One round of a curve: the seeker left in `left` of n dialogues that had it. `share` is what goes on after it
+    (Kaplan-Meier, in per cent), with its pointwise 95 % band (Greenwood's variance on the log-log scale), None before the first
+    seeker left and after the last."""
 
-    round: int
-    at_risk: int
     left: int
-    censored: int
-    survival: float
-    low: float | None
-    high: float | None
+    share: Estimate
 
 
 @dataclass(frozen=True)
@@ -99,7 +93,7 @@ def curves(dialogues: Sequence[Dialogue]) -> list[Curve]:
         for supporter, spans in supporters.items():
             if watched := [span for span in spans if span]:
                 steps = _steps(watched)
-                median = next((step.round for step in steps if step.survival <= 0.5), None)
+                median = next((at for at, step in enumerate(steps, start=1) if (step.share.mean or 0) <= 50), None)
                 result.append(Curve(language, supporter, len(watched), len(spans) - len(watched), median, steps))
     return result
 
@@ -114,18 +108,14 @@ def _spans(dialogues: Sequence[Dialogue]) -> dict[Language, dict[str, list[Span 
 def _steps(spans: Sequence[Span]) -> list[SurvivalStep]:
     rounds = np.arange(1, max(span.rounds for span in spans) + 1)
     at_risk, left = _counts(spans, rounds)
-    censored = at_risk - left - np.append(at_risk[1:], 0)
     with np.errstate(divide="ignore", invalid="ignore"):  # when the last seeker leaves, which ends the curve
         survival = np.exp(np.cumsum(np.log(1 - left / at_risk)))
         errors = survival * np.sqrt(np.cumsum(left / (at_risk * (at_risk - left))))
         width = ndtri((1 + LEVEL) / 2) * errors / (survival * np.abs(np.log(survival)))
         band = [np.where((survival > 0) & (survival < 1), survival ** np.exp(side * width), np.nan) for side in (1, -1)]
-    columns = (part.tolist() for part in (rounds, at_risk, left, censored, survival, *band))
-    return [
-        SurvivalStep(*figures, *(None if np.isnan(end) else end for end in ends))
-        for *figures, low, high in zip(*columns, strict=True)
-        for ends in [(low, high)]
-    ]
+    columns = (part.tolist() for part in (left, survival, *band, at_risk))
+    # An estimate whose ends are undefined has none.
+    return [SurvivalStep(leaving, Estimate(*share).times(100)) for leaving, *share in zip(*columns, strict=True)]
 
 
 def _counts(spans: Sequence[Span], rounds: Counts) -> tuple[Counts, Counts]:
@@ -174,12 +164,12 @@ def _log_rank(language: Language, groups: dict[str, list[Span]]) -> LogRank:
 def tables(curves: Sequence[Curve], tests: Sequence[LogRank]) -> Iterator[Table]:
     """One table of curves per language (rounds as columns), and the tests of all languages. Shares are in per cent."""
     for language, of_language in group_by(curves, lambda curve: curve.language).items():
-        horizon = max(curve.steps[-1].round for curve in of_language)
+        horizon = max(len(curve.steps) for curve in of_language)
         rows: list[dict[str, Cell]] = []
         for curve in of_language:
             rows.append({"supporter": curve.supporter, "dialogues": curve.dialogues, "median": curve.median})
             rows[-1] |= {f"round {at}": None for at in range(1, horizon + 1)}
-            rows[-1] |= {f"round {at}": estimate_of(step) for at, step in enumerate(curve.steps, start=1)}
+            rows[-1] |= {f"round {at}": step.share for at, step in enumerate(curve.steps, start=1)}
         notes = [
             "Kaplan-Meier, [pointwise 95 % band], n = dialogues that reached the round. A seeker who ends the dialogue "
             "leaves; dialogues that ran out of rounds or were stopped by anything else count for as long as they lasted. "
@@ -194,8 +184,3 @@ def tables(curves: Sequence[Curve], tests: Sequence[LogRank]) -> Iterator[Table]
             *(f"{test.language}, {' / '.join(test.supporters)}: {test.undefined}." for test in tests if test.undefined),
         ]
         yield Table.of("log-rank", "Do seekers leave at the same rate?", tests, notes, SURVIVAL)
-
-
-def estimate_of(step: SurvivalStep) -> Estimate:
-    """The share that goes on after a round, in per cent."""
-    return Estimate(step.survival, step.low, step.high, step.at_risk).times(100)

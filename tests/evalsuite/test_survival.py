@@ -53,13 +53,13 @@ def test_a_curve_by_hand() -> None:
     ends: Ends = [(1, True), (2, True), (2, False), (3, True), (5, False), (5, True)]
     dialogues = [*held("m", ends), talk("x", "m", "r", "infrastructure")]
     (curve,) = curves(dialogues)
-    steps = [(s.round, s.at_risk, s.left, s.censored) for s in curve.steps]
-    assert steps == [(1, 6, 1, 0), (2, 5, 1, 1), (3, 3, 1, 0), (4, 2, 0, 0), (5, 2, 1, 1)]
-    assert [s.survival for s in curve.steps] == pytest.approx([5 / 6, 4 / 6, 4 / 9, 4 / 9, 2 / 9])
+    assert [(step.share.n, step.left) for step in curve.steps] == [(6, 1), (5, 1), (3, 1), (2, 0), (2, 1)]
+    assert [step.share.mean for step in curve.steps] == pytest.approx([500 / 6, 400 / 6, 400 / 9, 400 / 9, 200 / 9])
     assert (curve.dialogues, curve.left_out, curve.median) == (6, 1, 3)
     survival = 4 / 6  # Greenwood: 1/(6·5) + 1/(5·4), on the scale of log(−log)
     width = 1.959964 * (1 / 30 + 1 / 20) ** 0.5 / -np.log(survival)
-    assert (curve.steps[1].low, curve.steps[1].high) == pytest.approx((survival ** np.exp(width), survival ** np.exp(-width)))
+    band = 100 * survival ** np.exp(width), 100 * survival ** np.exp(-width)
+    assert (curve.steps[1].share.low, curve.steps[1].share.high) == pytest.approx(band)
 
 
 ends = st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=12)
@@ -73,15 +73,15 @@ def censored(given: Ends) -> stats.CensoredData:
 def test_curves_against_scipy(given: Ends) -> None:
     (curve,) = curves(held("m", given))
     expected: Any = stats.ecdf(censored(given)).sf  # the stubs take it for a number
-    assert [s.survival for s in curve.steps] == pytest.approx(list(expected.evaluate([s.round for s in curve.steps])))
+    rounds = range(1, len(curve.steps) + 1)
+    assert [step.share.mean for step in curve.steps] == pytest.approx(list(100 * expected.evaluate(rounds)))
     with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         band = expected.confidence_interval(method="log-log")
-    for step in curve.steps:
-        if 0 < step.survival < 1:
-            low, high = (bound.evaluate([step.round])[0] for bound in (band.low, band.high))
-            assert (step.low, step.high) == pytest.approx((low, high))
+    for at, (_, share) in zip(rounds, curve.steps, strict=True):
+        if 0 < (share.mean or 0) < 100:
+            assert (share.low, share.high) == pytest.approx([100 * end.evaluate([at])[0] for end in (band.low, band.high)])
         else:
-            assert step.low is step.high is None
+            assert share.low is share.high is None
 
 
 @given(ends, ends)
