@@ -11,6 +11,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
 from core.errors import clean
+from core.names import composed
 from evalsuite.papers.ecdbench.figures import write_page
 from evalsuite.report import transcripts
 from evalsuite.report.charts import Chart
@@ -99,7 +100,7 @@ def test_the_page_of_ecdbench_draws_what_it_holds(browser: webdriver.Chrome, tmp
 @stored_either_way
 def test_injected_text_is_shown_as_text(page: webdriver.Chrome) -> None:
     shown = "".join(clean(text) for text in INJECTIONS)
-    named = clean("".join(INJECTIONS).translate(NO_CONTROL))
+    named = clean(composed("".join(INJECTIONS).translate(NO_CONTROL)))
     unfold(page)
     page.execute_script("document.querySelector('[data-chart=terminations]').scrollIntoView()")
     until(page, "return [...document.querySelectorAll('.plot text')].some(label => label.textContent.includes('</script>'))")
