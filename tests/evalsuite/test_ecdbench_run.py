@@ -31,6 +31,7 @@ pytestmark = pytest.mark.slow
 
 
 ECDBENCH = load_benchmark()
+Answering = Callable[[Scripted], None]
 
 
 @pytest.fixture(scope="module")
@@ -223,6 +224,13 @@ def test_an_unknown_task_is_named(manager: TaskManager) -> None:
 
 
 @pytest.fixture
+def answering(manager: TaskManager, monkeypatch: pytest.MonkeyPatch) -> Answering:
+    """The command on these tasks alone; what is called with a model makes it the one that is asked."""
+    monkeypatch.setattr(running, "load_manager", lambda: manager)
+    return lambda lm: monkeypatch.setattr(running, "language_model", lambda *_: lm)
+
+
+@pytest.fixture
 def corpora(tmp_path: Path) -> Path:
     rows = [{"goal": f"g{i}", "sol1": "short", "sol2": "much longer"} for i in range(8)]
     files: dict[str, str | bytes] = {"PIQA/valid.jsonl": lines(*rows), "PIQA/valid-labels.lst": "0\n1\n" * 4}
@@ -237,11 +245,10 @@ def served() -> Iterator[str]:
 
 
 def test_a_run_resumes_and_says_what_was_left_out(
-    esc_eval: EscEval, corpora: Path, manager: TaskManager, served: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    esc_eval: EscEval, corpora: Path, answering: Answering, served: str, tmp_path: Path
 ) -> None:
     lm = Scripted(lambda _, option: len(option))
-    monkeypatch.setattr(running, "load_manager", lambda: manager)
-    monkeypatch.setattr(running, "language_model", lambda *_: lm)
+    answering(lm)
     command = ["paper", "ecdbench", "run", "--model", f"embedded@{served}", "--data", corpora]
     assert esc_eval(*command, "--out", "run", "--dataset", "piqa")[0] == 0
     assert lm.asked == 16
@@ -269,13 +276,12 @@ def test_a_run_resumes_and_says_what_was_left_out(
 
 
 def test_what_cannot_be_downloaded_is_left_out(
-    esc_eval: EscEval, corpora: Path, manager: TaskManager, served: str, monkeypatch: pytest.MonkeyPatch
+    esc_eval: EscEval, corpora: Path, answering: Answering, served: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the data of a task of lm-eval's own the others are asked, and the reason is written beside them."""
     for module in ("datasets.config", "huggingface_hub.constants"):  # the variables were read when these were imported
         monkeypatch.setattr(f"{module}.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(running, "load_manager", lambda: manager)
-    monkeypatch.setattr(running, "language_model", lambda *_: Scripted(lambda _, option: len(option)))
+    answering(Scripted(lambda _, option: len(option)))
     command = ["paper", "ecdbench", "run", "--model", f"embedded@{served}", "--data", corpora]
     assert esc_eval(*command, "--out", "run", "--dataset", "piqa", "--dataset", "wic", "--hub")[0] == 0
     assert "wic,WiC,lm-eval could not load its task wic: " in Path("run/not_run.csv").read_text()
@@ -283,14 +289,13 @@ def test_what_cannot_be_downloaded_is_left_out(
 
 
 def test_a_server_that_cannot_tell_likelihoods_is_named(
-    esc_eval: EscEval, corpora: Path, manager: TaskManager, served: str, monkeypatch: pytest.MonkeyPatch
+    esc_eval: EscEval, corpora: Path, answering: Answering, served: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: str) -> float:
         raise ConnectionError("Bearer sk-planted refused")
 
     monkeypatch.setenv("PLANTED", "sk-planted")
-    monkeypatch.setattr(running, "load_manager", lambda: manager)
-    monkeypatch.setattr(running, "language_model", lambda *_: Scripted(refuse))
+    answering(Scripted(refuse))
     spec = f"name: far\nabout: a test\nroles: [supporter]\nlanguages: [en]\nendpoint: {{base_url: '{served}', "
     Path("far.yaml").write_text(spec + "api_key_env: PLANTED}\n")
     code, said = esc_eval(
@@ -307,9 +312,8 @@ def test_a_server_that_cannot_tell_likelihoods_is_named(
     ],
 )
 def test_a_tokenizer_that_nobody_has_is_one_line(
-    esc_eval: EscEval, corpora: Path, manager: TaskManager, served: str, monkeypatch: pytest.MonkeyPatch, more: str, told: str
+    esc_eval: EscEval, corpora: Path, answering: Answering, served: str, monkeypatch: pytest.MonkeyPatch, more: str, told: str
 ) -> None:
-    monkeypatch.setattr(running, "load_manager", lambda: manager)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # else the hub is tried again and again
     spec = f"name: far\nabout: a test\nroles: [supporter]\nlanguages: [en]\nendpoint: {{base_url: '{served}'}}\n"
     Path("far.yaml").write_text(spec + more)
@@ -327,12 +331,9 @@ def total_of(table: Path) -> dict[str, str]:
     return {row["part"]: row["score"] for row in csv.DictReader(table.read_text().splitlines())}
 
 
-def test_a_run_on_every_published_form_ends_with_a_total(
-    esc_eval: EscEval, manager: TaskManager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_run_on_every_published_form_ends_with_a_total(esc_eval: EscEval, answering: Answering, tmp_path: Path) -> None:
     lm = Scripted(lambda _, option: len(option) + 99 * ("Tall" in option), "the answer is (B)")
-    monkeypatch.setattr(running, "load_manager", lambda: manager)
-    monkeypatch.setattr(running, "language_model", lambda *_: lm)
+    answering(lm)
     data = write(tmp_path / "corpora", released())
     with Endpoint(summaries_and_verdicts, models=("embedded",)) as endpoint:
         model = f"embedded@{endpoint.url}"
@@ -381,11 +382,8 @@ def test_a_run_on_every_published_form_ends_with_a_total(
 @pytest.mark.vllm
 @pytest.mark.full
 @pytest.mark.timeout(900)
-def test_the_embedded_model_has_a_total(
-    embedded: Embedded, esc_eval: EscEval, manager: TaskManager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_embedded_model_has_a_total(embedded: Embedded, esc_eval: EscEval, answering: Answering, tmp_path: Path) -> None:
     """On vLLM: every published form, summaries and their judge, down to one total."""
-    monkeypatch.setattr(running, "load_manager", lambda: manager)
     data, model = write(tmp_path / "corpora", released()), f"{embedded.spec_file}@{embedded.url}"
     assert esc_eval("paper", "ecdbench", "run", "--model", model, "--judge", model, "--data", data, "--out", "run")[0] == 0
     total = total_of(Path("run/runnable.csv"))

@@ -195,12 +195,8 @@ MINE = ("--supporter", "my-model@http://x/v1")
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--supporter", "my-model@nowhere"), "expected NAME@http://"),
-        (("--supporter", "nobody"), "unknown model 'nobody'"),
-        ((*MINE, "--dialogues", "gone.jsonl"), "file not found: gone.jsonl"),
         ((*MINE, "--dialogues", "silent.jsonl"), "there is nothing to answer"),
         ((*MINE, "--dialogues", "zh.jsonl", "--config", "en.yaml"), "no dialogue in en"),
-        ((*MINE, "--set", "limit=0"), "command line: limit"),
         (("--supporter", "my-model@http://127.0.0.1:9/v1"), "my-model at http://127.0.0.1:9/v1: cannot be reached"),
     ],
 )

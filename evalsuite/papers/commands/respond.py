@@ -62,13 +62,12 @@ def respond(
     """Have supporters answer at the supporter's turns of given dialogues, on the real history, and measure the replies.
 
     With --config and --dialogues, supporters are asked: OUT/responses.jsonl. The history has the real turns, not their earlier
-    replies (figure 1 of ESC-Eval, left), and the real reply is the reference. Refused, empty and overflowing replies are
-    recorded as such. With --responses, or --dialogues and --references, no model is asked.
+    replies (figure 1 of ESC-Eval, left), and the real reply is the reference. With --responses, or --dialogues and
+    --references, no model is asked.
 
     Metrics: BLEU-1/2/4, ROUGE-1/2/L, METEOR and Distinct-1/2 per supporter, with n and intervals over dialogues, 0 to 100:
     OUT/metrics.json, and for every reply OUT/metric_judgements.jsonl, which `agree --correlate` takes. English is counted in
-    words, Chinese in characters and in jieba's words. Notes below the tables say how each metric was counted (tokenizer,
-    smoothing, METEOR's matchers, versions).
+    words, Chinese in characters and in jieba's words; notes below the tables say how each metric was counted.
 
     Example: esc-eval paper respond --config configs/eval/esc_eval.yaml --dialogues esconv/dialogues.jsonl
     --supporter my-model@http://127.0.0.1:8000/v1 --out runs/replies

@@ -201,20 +201,20 @@ class Benchmark(Settings):
         nothing of a capability is left."""
         if not self.not_runnable:
             return self
-        dump = self.model_dump()
+        dump, kept = self.model_dump(), {}
         dump["title"] = f"{self.title}, what can be run"
-        for name, dataset in list(dump["datasets"].items()):
+        for name, dataset in dump["datasets"].items():
             dataset["methods"] = [m for m in dataset["methods"] if f"{name}/{m['metric']}" not in self.not_runnable]
-            if name in self.not_runnable or not dataset["methods"]:
-                del dump["datasets"][name]
+            if name not in self.not_runnable and dataset["methods"]:
+                kept[name] = dataset
+        dump["datasets"] = kept
         for capability in dump["capabilities"].values():
             subs = capability["sub_capabilities"]
-            for key, sub in list(subs.items()):
+            for sub in subs.values():
                 for task in sub["tasks"].values():
-                    task["datasets"] = {name: w for name, w in task["datasets"].items() if name in dump["datasets"]}
+                    task["datasets"] = {name: weight for name, weight in task["datasets"].items() if name in kept}
                 sub["tasks"] = {name: task for name, task in sub["tasks"].items() if task["datasets"]}
-                if not sub["tasks"]:
-                    del subs[key]
+            capability["sub_capabilities"] = {key: sub for key, sub in subs.items() if sub["tasks"]}
         try:
             return Benchmark.model_validate(dump)
         except ValidationError as error:

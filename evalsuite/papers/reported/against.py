@@ -87,10 +87,8 @@ def _rows(paper: Reported, source: Source, entry: Counterpart, columns: Sequence
         for head in columns:
             down = _match(head, entry.columns)
             cell = None if down is None else paper.cell(name, {**entry.at, **across, **down}, where)
-            if head == own_head:
-                cells.append(f"paper: {label}")
-            else:
-                cells.append(_shown(paper.tables[name], cell, shares.get((cell.row, cell.column))) if cell else None)
+            figure = _shown(paper.tables[name], cell, shares.get((cell.row, cell.column))) if cell else None
+            cells.append(f"paper: {label}" if head == own_head else figure)
         yield tuple(cells)
 
 

@@ -93,12 +93,6 @@ class Counterpart(Settings):
     scale: tuple[Number, Number] | None = None
     note: str | None = None
 
-    @model_validator(mode="after")
-    def _scaled_columns(self) -> Counterpart:
-        if self.scale is not None and (self.as_rows or self.scale[0] >= self.scale[1]):
-            raise ValueError("scale: the paper's figures for our 0 and 100, rising, and not with as_rows")
-        return self
-
     def ours(self, printed: float) -> float:
         """A printed figure in our unit."""
         if self.scale is None:
