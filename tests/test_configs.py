@@ -100,10 +100,7 @@ def test_esc_models_play_their_parts() -> None:
 # --- line-ups -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("table", "language", "file"),
-    [("3", "zh", "emoharbor_table3"), ("5", "en", "emoharbor_table5")],
-)
+@pytest.mark.parametrize(("table", "language", "file"), [("3", "zh", "emoharbor_table3"), ("5", "en", "emoharbor_table5")])
 def test_every_model_of_emoharbors_tables_has_a_spec(table: str, language: str, file: str) -> None:
     """One supporter a row, which `--against` finds again; who thinks, talks and judges is section 3.3's."""
     config = load_config(CONFIGS / "eval" / f"{file}.yaml", {})

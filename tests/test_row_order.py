@@ -72,10 +72,10 @@ NOT_SHUFFLED = {
         *("data_prep cards extract", "data_prep cards label", "data_prep profiles build", "train test"),
     },
     "makes data of data, row by row, and computes no figure": {
-        *("data_prep read", "data_prep import", "data_prep cards import", "esc-eval push"),
+        *("data_prep read", "data_prep import", "data_prep cards import", "esc-eval push")
     },
     "a seed draws from the rows as they stand: another order is another draw, and no figure is computed": {
-        *("data_prep role-sft", "data_prep rank-sft", "esc-eval people create", "esc-eval people suggest"),
+        *("data_prep role-sft", "data_prep rank-sft", "esc-eval people create", "esc-eval people suggest")
     },
     "reads no rows": {
         *("esc-eval paper reported", "data_prep fetch", "data_prep cards template", "train plan", "serve up", "serve convert"),

@@ -1,7 +1,5 @@
 """Tables as people's programs save them are read as they were meant, in every reader; faults are told at once."""
 
-from __future__ import annotations
-
 import re
 import zipfile
 from datetime import datetime

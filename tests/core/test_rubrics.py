@@ -166,10 +166,7 @@ def test_every_fault_of_a_tree_is_told_at_once(tmp_path: Path) -> None:
             "name: x\nquestions:\n  a: {text: A, answers: {yes: b, no: END}}\n  b: {text: B, answers: {yes: a, no: END}}\n",
             "questions: a circle, a → b → a: let one of these answers lead elsewhere",
         ),
-        (
-            "name: x\nquestions:\n  a: {text: A, answers: {yes: END}}\n",
-            "questions.a.answers: Dictionary should have at",
-        ),
+        ("name: x\nquestions:\n  a: {text: A, answers: {yes: END}}\n", "questions.a.answers: Dictionary should have at"),
         ("name: x\nquestions:\n  a: {text: A, answers: {yes: END, no: END}}\n", "all paths have the same points"),
         ("name: x\nscale: {levels: [a, a]}\ndimensions: {a: b}\n", "levels: name two or more, each once"),
         ("name: x\nscale: {max: 5, levels: [a, b]}\ndimensions: {a: b}\n", "run from 0 to 1: leave min and max out"),

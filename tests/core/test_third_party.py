@@ -1,7 +1,5 @@
 """What libraries fail with becomes one line that names the cause and the way on; what is our own fault keeps its traceback."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -93,10 +91,7 @@ def long(*given: str) -> Any:
     [
         long("from transformers import AutoTokenizer; AutoTokenizer.from_pretrained('nobody/nothing')", "transformers failed"),
         long("from datasets import load_dataset; load_dataset('nobody/nothing')", "datasets failed"),
-        (
-            "from huggingface_hub import snapshot_download; snapshot_download('nobody/nothing')",
-            "huggingface_hub failed",
-        ),
+        ("from huggingface_hub import snapshot_download; snapshot_download('nobody/nothing')", "huggingface_hub failed"),
         long("from peft import PeftModel; PeftModel.from_pretrained(None, 'nobody/nothing')", "peft failed"),
         ("from safetensors.torch import load_file; load_file('/dev/null')", "safetensors failed"),
     ],

@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 from core.errors import UserError
 from core.records import Dialogue, Order, Preference, Verdict
 from core.tables import Estimate, Table
-from evalsuite.papers.role_play.pairwise import (
-    PairAnswer,
-    choices_of,
-    pairs_of,
-    pairwise_tables,
-    read_answer,
-    shown,
-)
+from evalsuite.papers.role_play.pairwise import PairAnswer, choices_of, pairs_of, pairwise_tables, read_answer, shown
 from evalsuite.papers.role_play.seekers import Field
 from evalsuite.papers.role_play.win_rates import Choice, Mode, rate, votes
 from tests.endpoint import Answer, Endpoint

@@ -1,7 +1,5 @@
 """Checkpoints come before a server is started, and only when they fit: huggingface_hub itself, against a hub on loopback."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

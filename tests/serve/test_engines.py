@@ -1,7 +1,5 @@
 """Which specs vLLM serves, and in which chat template: against the registry of the installed vLLM."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

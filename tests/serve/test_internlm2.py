@@ -1,7 +1,5 @@
 """InternLM2 in Llama layout: tiny random checkpoints against a plain forward pass, tokenizers, what is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

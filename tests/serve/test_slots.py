@@ -224,11 +224,7 @@ def test_a_process_that_may_open_no_more_files_is_a_full_server(tmp_path: Path) 
     ],
 )
 def test_connections_are_what_the_limit_of_open_files_leaves(
-    monkeypatch: pytest.MonkeyPatch,
-    limits: tuple[int, int],
-    open_files: int,
-    raised: tuple[int, int] | None,
-    connections_: int,
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], open_files: int, raised: tuple[int, int] | None, connections_: int
 ) -> None:
     set_to: list[tuple[int, int]] = []
     monkeypatch.setattr("serve.limits.resource.getrlimit", lambda which: limits)

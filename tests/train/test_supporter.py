@@ -188,22 +188,12 @@ def test_trackio_keeps_the_figures_on_this_machine(served: Endpoint, tmp_path: P
     packages = packages_with("trackio")  # it wants an older pillow than vLLM does
     nowhere = "http://127.0.0.1:9"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRACKIO_"))}
-    environment |= {
-        "TRACKIO_DIR": str(tmp_path / "store"),
-        "HF_HOME": str(tmp_path / "hf"),
-        "PYTHONPATH": str(ROOT),
-    }
+    environment |= {"TRACKIO_DIR": str(tmp_path / "store"), "HF_HOME": str(tmp_path / "hf"), "PYTHONPATH": str(ROOT)}
     environment |= {"HTTP_PROXY": nowhere, "HTTPS_PROXY": nowhere, "NO_PROXY": "127.0.0.1", "OMP_NUM_THREADS": "1"}
 
     def output_of(*command: str | Path) -> str:
         done = subprocess.run(
-            [*map(str, command)],
-            env=environment,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=250,
-            check=False,
+            [*map(str, command)], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False
         )
         assert not done.returncode, done.stdout + done.stderr[-3000:]
         return done.stdout

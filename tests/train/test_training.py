@@ -31,16 +31,7 @@ ENVIRONMENT = {
 }
 LAUNCHERS = {
     1: ["-m", "accelerate.commands.launch", "--config_file", str(ROOT / "configs/accelerate/cpu.yaml")],
-    2: [
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node",
-        "2",
-        "--rdzv_backend",
-        "c10d",
-        "--rdzv_endpoint",
-        "localhost:0",
-    ],
+    2: ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"],
 }
 
 
