@@ -245,16 +245,8 @@ def render(language: Language, template: str, **changed: object) -> str:
     return load_pack(PACK).render(language, template, **(values(language, template) | changed))
 
 
-TEMPLATES = [
-    "greeting.txt",
-    "judge_dimension.j2",
-    "judge_joint.j2",
-    "judge_paper.j2",
-    "judge_paper_system.j2",
-    "judge_system.j2",
-    "seeker_system.j2",
-    "supporter_paper_system.j2",
-]
+JUDGES = ("judge_dimension.j2", "judge_joint.j2", "judge_paper.j2", "judge_paper_system.j2", "judge_system.j2")
+TEMPLATES = ["greeting.txt", *JUDGES, "seeker_system.j2", "supporter_paper_system.j2"]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -241,18 +241,7 @@ def test_filter_drops_feelings_without_an_event(run: Run) -> None:
         return Answer(text, logprobs=[{"token": text, "logprob": -0.1, "top_logprobs": top}] if text == "1" else None)
 
     with Endpoint(behave, models=("m",)) as endpoint:
-        arguments = (
-            "cards",
-            "label",
-            "--only",
-            "event",
-            "--cards",
-            "in.jsonl",
-            "--model",
-            f"model.yaml@{endpoint.url}",
-            "--out",
-            "out",
-        )
+        arguments = f"cards label --only event --cards in.jsonl --model model.yaml@{endpoint.url} --out out".split()
         ok(run(*arguments))
         ok(run(*arguments))
         assert len(endpoint.requests) == 4

@@ -21,21 +21,9 @@ from data_prep.dialogue_files import dialogues_of, read_given
 from data_prep.scores.human import read_dialogues
 
 KEYS = [
-    *(
-        "messages",
-        "conversations",
-        "samples",
-        "data",
-        "choices",
-        "message",
-        "metadata",
-        "fields",
-        "eval",
-        "id",
-        "epoch",
-        "turns",
-    ),
-    *("role", "content", "from", "value", "text", "language", "model", "session", "turn", "source", "trial", "termination"),
+    *("messages", "conversations", "samples", "data", "choices", "message", "metadata", "fields", "eval", "id", "epoch"),
+    *("turns", "role", "content", "from", "value", "text", "language", "model", "session", "turn", "source", "trial"),
+    "termination",
 ]
 SAID = {
     "d1": (

@@ -81,24 +81,14 @@ def supporters(folder: str) -> Counter[str]:
 @pytest.mark.parametrize(
     ("first", "then", "at_once", "new"),
     [
-        pytest.param(["-s", "a", "--limit", 3], ["-s", "a", "--limit", 5], ["-s", "a", "--limit", 5], 2 * DIALOGUE, id="cards"),
-        pytest.param(["-s", "a"], ["-s", "a", "-s", "b"], ["-s", "a", "-s", "b"], 2 * DIALOGUE, id="a supporter"),
-        pytest.param(["-s", "a"], ["-s", "b"], ["-s", "a", "-s", "b"], 2 * DIALOGUE, id="a supporter named alone"),
-        pytest.param(
-            ["-s", "a", "-s", "b"], ["-s", "d", "-s", "a"], ["-s", "a", "-s", "b", "-s", "d"], 2 * DIALOGUE, id="one of three"
-        ),
-        pytest.param(["-s", "a"], ["-s", "parrot"], ["-s", "a", "-s", "parrot"], 2 * (3 + 1), id="a floor"),
-        pytest.param(
-            ["-s", "a", "--language", "en"], ["-s", "a", "-c", "two"], ["-s", "a", "-c", "two"], 2 * DIALOGUE, id="a language"
-        ),
-        pytest.param(
-            ["-s", "a", "--language", "en"],
-            ["-s", "a", "--language", "zh"],
-            ["-s", "a", "-c", "two"],
-            2 * DIALOGUE,
-            id="a language alone",
-        ),
-        pytest.param(["-s", "a"], ["-s", "a", "-c", "trials"], ["-s", "a", "-c", "trials"], 4 * DIALOGUE, id="trials"),
+        pytest.param("a --limit 3", "a --limit 5", "a --limit 5", 2 * DIALOGUE, id="cards"),
+        pytest.param("a", "a b", "a b", 2 * DIALOGUE, id="a supporter"),
+        pytest.param("a", "b", "a b", 2 * DIALOGUE, id="a supporter named alone"),
+        pytest.param("a b", "d a", "a b d", 2 * DIALOGUE, id="one of three"),
+        pytest.param("a", "a parrot", "a parrot", 2 * (3 + 1), id="a floor"),
+        pytest.param("a --language en", "a --config two.yaml", "a --config two.yaml", 2 * DIALOGUE, id="a language"),
+        pytest.param("a --language en", "a --language zh", "a --config two.yaml", 2 * DIALOGUE, id="a language alone"),
+        pytest.param("a", "a --config trials.yaml", "a --config trials.yaml", 4 * DIALOGUE, id="trials"),
     ],
 )
 def test_a_grown_run_asks_only_what_is_new_and_is_a_run_made_at_once(
@@ -106,30 +96,21 @@ def test_a_grown_run_asks_only_what_is_new_and_is_a_run_made_at_once(
     tmp_path: Path,
     endpoint: Endpoint,
     monkeypatch: pytest.MonkeyPatch,
-    first: list[object],
-    then: list[object],
-    at_once: list[object],
+    first: str,
+    then: str,
+    at_once: str,
     new: int,
 ) -> None:
+    """Commands by their supporters' names, and their options."""
     gold = {"dialogues": "synthetic_test", "limit": 2}
     write_config(tmp_path / "c.yaml", endpoint.url, gold=gold)
     write_config(tmp_path / "two.yaml", endpoint.url, gold=gold, languages=["en", "zh"])
     write_config(tmp_path / "trials.yaml", endpoint.url, gold=gold, trials=3)
 
-    def command(options: list[object], out: str) -> list[str]:
-        words = [str(word) for word in options]
-        names = [word for flag, word in zip(words[::2], words[1::2], strict=True) if flag == "-s"]
-        config = next((word for flag, word in zip(words[::2], words[1::2], strict=True) if flag == "-c"), "c")
-        rest = [part for pair in zip(words[::2], words[1::2], strict=True) if pair[0] not in ("-s", "-c") for part in pair]
-        return [
-            "run",
-            "--config",
-            f"{config}.yaml",
-            *(f"--supporter={name}" + ".yaml" * (name != "parrot") for name in names),
-            *rest,
-            "--out",
-            out,
-        ]
+    def command(line: str, out: str) -> tuple[str, ...]:
+        names, dashes, options = line.partition(" --")
+        specs = [f"--supporter={name}" + ".yaml" * (name != "parrot") for name in names.split()]
+        return run(out, *specs, *f"{dashes}{options}".split())
 
     def unreported(*arguments: str) -> int:
         """How many calls a command makes that leaves the report as it is."""
@@ -192,22 +173,8 @@ def test_what_changes_the_meaning_of_what_is_there_is_refused_with_the_differenc
     write_jsonl(tmp_path / "cards.jsonl", [*cards[5:], cards[0].model_copy(update={"problem": "Another problem."})])
     assert esc_eval(*run("r", only="simulate")) == (0, "")
     before, asked = {path: path.read_bytes() for path in Path("r").glob("*.json*")}, len(endpoint.requests)
-    one_line(
-        esc_eval(
-            "run",
-            "--only",
-            "simulate",
-            *([] if "--config" in change else ["--config", "c.yaml"]),
-            "--limit",
-            60,
-            "--out",
-            "r",
-            *change,
-        ),
-        2,
-        "r was made with another ",
-        difference,
-    )
+    grown = esc_eval(*run("r", "--limit", 60, *change, only="simulate"))
+    one_line(grown, 2, "r was made with another ", difference)
     assert {path: path.read_bytes() for path in Path("r").glob("*.json*")} == before and len(endpoint.requests) == asked
 
 
@@ -323,18 +290,8 @@ def test_a_card_of_a_run_is_not_written_over_by_a_folder_of_its_own_name(esc_eva
     Path("c.yaml").write_text(yaml.safe_dump(settings))
     Path("runs/esc_eval/a").mkdir(parents=True)
     write_jsonl(Path("runs/esc_eval/a/cards.jsonl"), load_cards(bundled_cards("en")))
-    command = (
-        "run",
-        "--only",
-        "simulate",
-        "--config",
-        "c.yaml",
-        "--supporter",
-        "a.yaml",
-        "--cards",
-        "runs/esc_eval/a/cards.jsonl",
-    )
-    one_line(esc_eval(*command), 2, "runs/esc_eval/a/cards.jsonl is read from there and would be replaced")
+    command = "run --only simulate --config c.yaml --supporter a.yaml --cards runs/esc_eval/a/cards.jsonl"
+    one_line(esc_eval(*command.split()), 2, "runs/esc_eval/a/cards.jsonl is read from there and would be replaced")
 
 
 def test_a_run_that_an_older_version_left_unfinished_grows(esc_eval: EscEval, endpoint: Endpoint) -> None:

@@ -103,18 +103,8 @@ def test_both_orders_of_every_pair_are_asked_and_a_judge_who_knows_wins_always(c
     assert position["first shown picked %"]["mean"] == 50 and position["same in both orders %"]["mean"] == 100
     kept = [Preference.model_validate_json(line) for line in (tmp_path / "out" / "preferences.jsonl").read_bytes().splitlines()]
     assert [(p.order, p.verdict) for p in kept] == [("ab", "b"), ("ba", "b")] * 2
-    again = call(
-        *(
-            "paper",
-            "role-play",
-            "out/preferences.jsonl",
-            "--dialogues",
-            "out/pairwise_dialogues.jsonl",
-            "--out",
-            "out",
-            "--json",
-        )
-    )
+    command = "paper role-play out/preferences.jsonl --dialogues out/pairwise_dialogues.jsonl --out out --json"
+    again = call(*command.split())
     figures = [[list(found) for found in table.rows] for table in tables.values()]
     assert [table["rows"] for table in orjson.loads(again[1])["tables"]] == figures, "read back, they come to the same"
 

@@ -20,13 +20,6 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "has_gpu", lambda: False)
     monkeypatch.setattr(machine, "gpu_problem", lambda: None)  # of a vLLM that may be built for CUDA
-    for name in (
-        "OMP_NUM_THREADS",
-        "GOMP_SPINCOUNT",
-        "VLLM_ENABLE_V1_MULTIPROCESSING",
-        "VLLM_CPU_KVCACHE_SPACE",
-        "VLLM_USE_AOT_COMPILE",
-        "THP_MEM_ALLOC_ENABLE",
-        "HF_HUB_OFFLINE",
-    ):
+    vllm = ("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_CPU_KVCACHE_SPACE", "VLLM_USE_AOT_COMPILE")
+    for name in ("OMP_NUM_THREADS", "GOMP_SPINCOUNT", *vllm, "THP_MEM_ALLOC_ENABLE", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(name, raising=False)

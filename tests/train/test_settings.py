@@ -33,13 +33,7 @@ ACT: dict[str, dict[str, Any]] = {
 # Fields that a short training on one process has no use for, by what reads them in another.
 READ_BY: dict[str, tuple[str, ...]] = {
     "transformers.TrainingArguments": (
-        "ddp_backend",
-        "ddp_timeout",
-        "deepspeed",
-        "fp16",
-        "fsdp_config",
-        "tf32",
-        "torch_compile",
+        *("ddp_backend", "ddp_timeout", "deepspeed", "fp16", "fsdp_config", "tf32", "torch_compile"),
     ),
     "transformers.Trainer": ("ignore_data_skip", "restore_callback_states_from_checkpoint"),
     "transformers.trainer_optimizer": ("optim_target_modules",),
