@@ -64,30 +64,19 @@ def create(
         MaybeFile, typer.Option(help="The study's config (configs/people); --set changes a field, also without a file.")
     ] = None,
     dialogues: Annotated[
-        MaybeFiles,
-        typer.Option(
-            help="Dialogue records (JSONL). Repeat for more. Weights that `people suggest` wrote next to them are kept."
-        ),
+        MaybeFiles, typer.Option(help="Dialogues (JSONL), with the weights next to them if `people suggest` drew them. Repeat.")
     ] = None,
     rubric: Annotated[
         MaybeName, typer.Option(help="Rate on this rubric (a name or a YAML file). Without it, people choose between two.")
     ] = None,
     seeker: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=PLACE",
-            help="Choose between seekers on the same card or profile: a run folder or JSONL file each, at least two. (With "
-            "--dialogues, the choice is between supporters.)",
-        ),
+        typer.Option(metavar="NAME=PLACE", help="Choose between seekers on one card or profile: at least two runs or files."),
         Reads("place", ("dialogues.jsonl", "cards.jsonl", "profiles.jsonl"), labelled=True),
     ] = None,
     supporter: Annotated[
         MaybeModels,
-        typer.Option(
-            metavar="MODEL",
-            help="People talk to this model and rate it: a name in configs/models, a spec's YAML, or NAME@URL. Repeat for "
-            "more: everybody talks to all of them, blind and in balanced orders.",
-        ),
+        typer.Option(metavar="MODEL", help="People talk to this model (name, spec or NAME@URL) and rate it. Repeat for more."),
     ] = None,
     cards: Annotated[
         MaybeFiles, typer.Option(help="Role cards: shown if seekers are rated, played in talks. Repeat for more.")
@@ -99,8 +88,7 @@ def create(
         list[str] | None,
         typer.Option(
             metavar="N|CODE=en,zh",
-            help="Number of raters who read every language of the study; or a rater by your own code, with their languages. "
-            "Repeat for more.",
+            help="How many read all languages; or a rater by code and languages. Repeat.",
         ),
     ] = None,
     consent: Annotated[MaybeFile, typer.Option(help="Text that a rater has to agree to first (UTF-8).")] = None,

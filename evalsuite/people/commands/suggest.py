@@ -37,26 +37,14 @@ def suggest_dialogues(
     ] = Path("runs/suggested"),
     supporter: Annotated[
         list[str] | None,
-        typer.Option(
-            "--supporter",
-            help="A supporter to compare; repeat for more. Default: in each language the two models that the judge "
-            "distinguishes least.",
-        ),
+        typer.Option(help="A supporter to compare; repeat for more. Default: the two that the judge distinguishes least."),
     ] = None,
     by: Annotated[
-        str,
-        typer.Option(
-            metavar="spread|random",
-            help="spread: dialogues with an unsure judge more often. random: all of a supporter with the same probability.",
-        ),
+        str, typer.Option(metavar="spread|random", help="spread: dialogues with an unsure judge more often. random: evenly.")
     ] = "spread",
     people: Annotated[
         MaybeFiles,
-        typer.Option(
-            "--people",
-            help="Existing scores by people, on the run's rubric: their dialogues are not drawn again, and with the gold set "
-            "they show whether the judge's spread predicts its error. Repeat for more.",
-        ),
+        typer.Option(help="Existing scores by people, on the run's rubric: these are not drawn again. Repeat for more."),
     ] = None,
     judge: JudgedByOption = None,
     seed: SeedOption = 0,

@@ -40,9 +40,7 @@ def fork(
     config: Annotated[InFile, typer.Option("--config", help="The run's config: seeker, prompts, cards, judge.")],
     dialogue: Annotated[str, typer.Option("--dialogue", metavar="ID", help="The dialogue; the report shows its id.")],
     turn: Annotated[int, typer.Option("--turn", min=0, metavar="T", help="The supporter's turn to replace, counted from 0.")],
-    supporter: Annotated[
-        InModel, typer.Option("--supporter", metavar="MODEL", help="Model or floor that replies there instead.")
-    ],
+    supporter: Annotated[InModel, typer.Option(metavar="MODEL", help="Model or floor that replies there instead.")],
     model: RoleModelOption = None,
     settings: SetOption = None,
     draws: Annotated[int, typer.Option("--draws", min=2, max=1000, metavar="N", help="Continuations of each side.")] = 12,

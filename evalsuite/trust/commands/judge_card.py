@@ -43,42 +43,26 @@ def judge_card_verb(
     judge: Annotated[
         str,
         Reads("model", IN_RUN.files),
-        typer.Argument(
-            metavar="JUDGE|RUN",
-            help="A judge to ask (a name in configs/models, a spec file, or NAME@URL), or a run folder, to read its verdicts.",
-        ),
+        typer.Argument(metavar="JUDGE|RUN", help="A judge to ask (a name, a spec file, or NAME@URL), or a run folder to read."),
     ],
     config: Annotated[
-        MaybeFile, typer.Option("--config", help="Rubric, method, prompts and gold set. Default: configs/eval/judge_card.yaml.")
+        MaybeFile, typer.Option(help="Rubric, method, prompts and gold set. Default: configs/eval/judge_card.yaml.")
     ] = None,
     dialogues: Annotated[
-        MaybeFile,
-        typer.Option("--dialogues", help="Dialogues (JSONL) to ask about: those that --gold scores or, alone, without gold."),
+        MaybeFile, typer.Option(help="Dialogues (JSONL) to ask about: those that --gold scores or, alone, without gold.")
     ] = None,
     gold: Annotated[MaybeFile, typer.Option("--gold", help="People's scores (JSONL) to measure agreement on.")] = None,
     further: Annotated[
-        MaybeFiles,
-        typer.Option(
-            "--further",
-            help="Dialogues (JSONL) of named supporters, some on the judge's own base, to test self-preference. Repeat.",
-        ),
+        MaybeFiles, typer.Option(help="Dialogues (JSONL) of supporters, some on the judge's own base: self-preference. Repeat.")
     ] = None,
     limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit", min=2, metavar="N", help="Dialogues per language for checks other than agreement. Default: 20."
-        ),
+        int | None, typer.Option(min=2, metavar="N", help="Dialogues per language, except for agreement. Default: 20.")
     ] = None,
     settings: SetOption = None,
     of_run: JudgedByOption = None,
     accuracy: Annotated[
         float | None,
-        typer.Option(
-            "--accuracy",
-            min=0.5,
-            max=0.99,
-            help="For a RUN: keep verdicts that are right this often (0.8: 80 %), and leave the other dialogues to people.",
-        ),
+        typer.Option(min=0.5, max=0.99, help="For a RUN: keep verdicts that are right this often; people score the others."),
     ] = None,
     out: Annotated[
         Path | None,
