@@ -86,10 +86,7 @@ def create(
     ] = None,
     raters: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="N|CODE=en,zh",
-            help="How many read all languages; or a rater by code and languages. Repeat.",
-        ),
+        typer.Option(metavar="N|CODE=en,zh", help="How many read all languages; or a rater by code and languages. Repeat."),
     ] = None,
     consent: Annotated[MaybeFile, typer.Option(help="Text that a rater has to agree to first (UTF-8).")] = None,
     settings: SetOption = None,
