@@ -99,7 +99,9 @@ class Finding(Record):
     detail: str
 
 
-# --- rules: a dialogue and its card → findings, None if the rule does not apply -----------------------------------------
+# --- rules: a dialogue and its card → places among all turns with details, None if the rule does not apply -----------------
+
+Found = list[tuple[int, str]]
 
 
 def lines_of(dialogue: Dialogue) -> Iterator[tuple[int, str]]:
@@ -107,18 +109,12 @@ def lines_of(dialogue: Dialogue) -> Iterator[tuple[int, str]]:
     return ((place, turn.text) for place, turn in enumerate(dialogue.turns) if turn.role == "seeker" and turn.text.strip())
 
 
-def _found(check: str, dialogue: Dialogue, place: int, detail: str) -> Finding:
-    text = dialogue.turns[place].text
-    return Finding(check=check, dialogue_id=dialogue.id, turn=place, text=text, detail=detail)
-
-
-def leaves_card(dialogue: Dialogue, card: RoleCard | None) -> list[Finding] | None:
+def leaves_card(dialogue: Dialogue, card: RoleCard | None) -> Found | None:
     """Lines in which the seeker states another age, gender or trade than the card's. None if the card has none of them."""
     if card is None or not (card.age or card.gender or card.occupation):
         return None
     lines = _suspected(_statements(card.language), [*lines_of(dialogue)])
-    details = ((place, detail) for place, text in lines for detail in _contradictions(text.replace("’", "'"), card))
-    return [_found("leaves_card", dialogue, *detail) for detail in details]
+    return [(place, detail) for place, text in lines for detail in _contradictions(text.replace("’", "'"), card)]
 
 
 @lru_cache
@@ -163,14 +159,14 @@ def _gender(text: str) -> str | None:
     return genders.pop() if len(genders) == 1 else None
 
 
-def reveals_model(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
+def reveals_model(dialogue: Dialogue, card: RoleCard | None) -> Found:
     """Lines with a phrase of `MACHINE`, or with think tags: reasoning that should not leave the simulator."""
-    return _with_phrases("reveals_model", dialogue, _REVEALING)
+    return _with_phrases(dialogue, _REVEALING)
 
 
-def _with_phrases(check: str, dialogue: Dialogue, phrases: tuple[str, ...]) -> list[Finding]:
+def _with_phrases(dialogue: Dialogue, phrases: tuple[str, ...]) -> Found:
     lines = _suspected(searched(phrases), [*lines_of(dialogue)])
-    return [_found(check, dialogue, place, words) for place, text in lines if (words := phrase(phrases, text))]
+    return [(place, words) for place, text in lines if (words := phrase(phrases, text))]
 
 
 def _suspected(patterns: Patterns, lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
@@ -179,10 +175,10 @@ def _suspected(patterns: Patterns, lines: list[tuple[int, str]]) -> list[tuple[i
     return lines if patterns.candidates(text) else []
 
 
-def cheers_up_early(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
+def cheers_up_early(dialogue: Dialogue, card: RoleCard | None) -> Found:
     """Thanks, relief or a farewell in the seeker's first `EARLY` lines."""
     lines = _suspected(searched(CHEERFUL), [*islice(lines_of(dialogue), EARLY)])
-    return [_found("cheers_up_early", dialogue, place, words) for place, text in lines if (words := cheerful(text))]
+    return [(place, words) for place, text in lines if (words := cheerful(text))]
 
 
 def cheerful(text: str) -> str | None:
@@ -205,19 +201,18 @@ def _terms(text: str, language: Language) -> frozenset[str]:
     return frozenset(terms(text, language))
 
 
-def says_everything(dialogue: Dialogue, card: RoleCard | None) -> list[Finding] | None:
+def says_everything(dialogue: Dialogue, card: RoleCard | None) -> Found | None:
     """A first line with `EVERYTHING` or more of the card's words. None without a card."""
     share = told_at_once(dialogue, card)
     if share is None:
         return None
     place, _ = next(lines_of(dialogue))
-    finding = _found("says_everything", dialogue, place, f"{100 * share:.0f} % of the card's words")
-    return [finding] * (share >= EVERYTHING)
+    return [(place, f"{100 * share:.0f} % of the card's words")] * (share >= EVERYTHING)
 
 
-def repeats_itself(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
+def repeats_itself(dialogue: Dialogue, card: RoleCard | None) -> Found:
     """Lines that repeat an earlier one: `REPEATED` or more of their runs of three words (zh: characters) occur in it."""
-    findings: list[Finding] = []
+    findings: Found = []
     earlier: list[set[tuple[str, str, str]]] = []
     for place, text in lines_of(dialogue):
         words = units(text, dialogue.language)
@@ -225,17 +220,17 @@ def repeats_itself(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
             continue
         runs = set(zip(words, islice(words, 1, None), islice(words, 2, None), strict=False))
         if any(len(runs & before) >= REPEATED * len(runs) for before in earlier):
-            findings.append(_found("repeats_itself", dialogue, place, "an earlier line again"))
+            findings.append((place, "an earlier line again"))
         earlier.append(runs)
     return findings
 
 
-def plays_supporter(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
+def plays_supporter(dialogue: Dialogue, card: RoleCard | None) -> Found:
     """Lines with a phrase of `SUPPORTER`, in which the seeker gives advice or comfort."""
-    return _with_phrases("plays_supporter", dialogue, SUPPORTER)
+    return _with_phrases(dialogue, SUPPORTER)
 
 
-Check = Callable[[Dialogue, RoleCard | None], list[Finding] | None]
+Check = Callable[[Dialogue, RoleCard | None], Found | None]
 COUNTED = ("says_everything", "repeats_itself")  # checks without phrases, which work in any language
 CHECKS: dict[str, tuple[str, Check]] = {
     "leaves_card": ("leaves the card %", leaves_card),
@@ -255,7 +250,7 @@ class Audited:
     """A dialogue's findings by check (None: the check does not apply), and the share of the card told in the first line."""
 
     dialogue: Dialogue
-    findings: Mapping[str, list[Finding] | None]
+    findings: Mapping[str, Found | None]
     told: float | None
 
 
@@ -273,7 +268,12 @@ def audit(dialogues: Sequence[Dialogue], cards: Mapping[str, RoleCard]) -> list[
 
 def findings(audited: Iterable[Audited]) -> list[Finding]:
     """Every finding, dialogue by dialogue."""
-    return [finding for dialogue in audited for of_check in dialogue.findings.values() for finding in of_check or ()]
+    return [
+        Finding(check=check, dialogue_id=of.dialogue.id, turn=turn, text=of.dialogue.turns[turn].text, detail=detail)
+        for of in audited
+        for check, found in of.findings.items()
+        for turn, detail in found or ()
+    ]
 
 
 def audit_table(audited: Sequence[Audited]) -> Table:

@@ -62,7 +62,7 @@ def test_who_leaves_the_card(text: str, fields: dict[str, str], detail: str) -> 
     language = "zh" if "\u4e00" <= text[0] <= "\u9fff" else "en"
     findings = leaves_card(lines("hm", text, language=language), of(language, **fields))
     assert findings is not None
-    assert [(finding.turn, finding.detail.replace("female", "女")) for finding in findings] == [(3, detail)]
+    assert [(turn, detail.replace("female", "女")) for turn, detail in findings] == [(3, detail)]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_ages_that_a_card_may_mean(text: str, ages: tuple[int, int] | None) -> N
     "text", ["As an AI language model I cannot cry.", "plan: sob </think> hello", "作为一个AI，我没有感情。"]
 )
 def test_who_reveals_a_model(text: str) -> None:
-    assert [finding.turn for finding in reveals_model(lines("hm", "hm", text), None)] == [5]
+    assert [turn for turn, _ in reveals_model(lines("hm", "hm", text), None)] == [5]
 
 
 def test_who_does_not_reveal_a_model() -> None:
@@ -128,8 +128,8 @@ def test_who_does_not_reveal_a_model() -> None:
      "这些建议很有帮助", "心情轻松多了", "不得不说谢谢你"],
 )  # fmt: skip
 def test_cheering_up_counts_before_the_third_line_only(text: str) -> None:
-    assert [finding.turn for finding in cheers_up_early(lines(text, "hm"), None)] == [1]
-    assert [finding.turn for finding in cheers_up_early(lines("hm", text), None)] == [3]
+    assert [turn for turn, _ in cheers_up_early(lines(text, "hm"), None)] == [1]
+    assert [turn for turn, _ in cheers_up_early(lines("hm", text), None)] == [3]
     assert cheers_up_early(lines("hm", "hm", text), None) == []
 
 
@@ -151,7 +151,7 @@ def test_how_much_of_the_card_the_first_line_tells() -> None:
     assert told_at_once(lines("My dog died.", "Biscuit. And my landlord evicted me."), own) == pytest.approx(2 / 5)
     assert says_everything(lines("My dog died."), own) == []
     (finding,) = says_everything(lines("My dog Biscuit died, the landlord is a pig."), own) or []
-    assert (finding.turn, finding.detail) == (1, "80 % of the card's words")
+    assert finding == (1, "80 % of the card's words")
     zh = of("zh", problem="丈夫炒币亏钱")  # 丈夫 夫炒 炒币 币亏 亏钱
     assert told_at_once(lines("我丈夫最近炒币", language="zh"), zh) == pytest.approx(2 / 5)
     assert (
@@ -161,16 +161,16 @@ def test_how_much_of_the_card_the_first_line_tells() -> None:
 
 def test_who_repeats_itself() -> None:
     said = "I just feel so lost without her"
-    assert [f.turn for f in repeats_itself(lines(said, "Yes.", f"{said}!", "I feel lost at work"), None)] == [5]
+    assert [turn for turn, _ in repeats_itself(lines(said, "Yes.", f"{said}!", "I feel lost at work"), None)] == [5]
     assert repeats_itself(lines("I don't know", "I don't know", "yes", "yes"), None) == [], "short lines may come twice"
-    assert [f.turn for f in repeats_itself(lines("我真的很想离开这里", "嗯", "我真的很想离开这里啊", language="zh"), None)] == [
-        5
-    ]
+    assert [
+        turn for turn, _ in repeats_itself(lines("我真的很想离开这里", "嗯", "我真的很想离开这里啊", language="zh"), None)
+    ] == [5]
 
 
 def test_who_plays_the_supporter() -> None:
     (finding,) = plays_supporter(lines("hm", "It sounds like you had a hard day. Have you tried tea?"), None)
-    assert (finding.turn, finding.detail) == (3, "It sounds like you")
+    assert finding == (3, "It sounds like you")
 
 
 def test_rates_are_per_seeker_and_supporter() -> None:
