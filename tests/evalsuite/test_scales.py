@@ -221,7 +221,8 @@ def test_tables_charts_and_transcripts_show_each_scale() -> None:
 
 
 def test_sheets_offer_each_dimensions_scores(tmp_path: Path) -> None:
-    annotation.write_sheet(tmp_path, "anna", [TALK], FED)
+    sheets = annotation.ScoreSheets([TALK], FED)
+    sheets.write(tmp_path, "anna", [TALK])
     book = load_workbook(tmp_path / "anna.xlsx")
     offered = {}
     sheet = next(sheet for sheet in book if sheet.title != "rules")
@@ -235,7 +236,7 @@ def test_sheets_offer_each_dimensions_scores(tmp_path: Path) -> None:
     def read(**values: str) -> list[float]:
         filled = [row | {"score": values.get(row["row"].split()[-1], "")} for row in rows]
         write_csv(tmp_path / "ben.csv", tuple(rows[0]), filled)
-        return [score.value for score in annotation.read_scores(tmp_path / "ben.csv", [TALK], FED, BuildStep("s"))]
+        return [score.value for score in sheets.read_scores(tmp_path / "ben.csv", BuildStep("s"))]
 
     assert read(lively="2", consistent="1", overall="4") == [2, 1, 4]
     with pytest.raises(UserError, match=r"column score: '2' is not a whole number from 0 to 1 \(consistent\)"):

@@ -163,9 +163,8 @@ def test_who_repeats_itself() -> None:
     said = "I just feel so lost without her"
     assert [turn for turn, _ in repeats_itself(lines(said, "Yes.", f"{said}!", "I feel lost at work"), None)] == [5]
     assert repeats_itself(lines("I don't know", "I don't know", "yes", "yes"), None) == [], "short lines may come twice"
-    assert [
-        turn for turn, _ in repeats_itself(lines("我真的很想离开这里", "嗯", "我真的很想离开这里啊", language="zh"), None)
-    ] == [5]
+    again = repeats_itself(lines("我真的很想离开这里", "嗯", "我真的很想离开这里啊", language="zh"), None)
+    assert [turn for turn, _ in again] == [5]
 
 
 def test_who_plays_the_supporter() -> None:
