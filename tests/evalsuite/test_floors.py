@@ -49,7 +49,7 @@ def test_the_reference_says_what_the_source_dialogues_supporter_said(esc_eval: E
     (tmp_path / "source.jsonl").write_text(json.dumps(source) + "\n")
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(demo_config(gold=None, languages=["en"], supporters=["reference"])))
     with Endpoint(models=("embedded",)) as endpoint:
-        given = ("run", "--only", "simulate", "--config", "c.yaml", "--cards", "cards.jsonl")
+        given: tuple[str, ...] = ("run", "--only", "simulate", "--config", "c.yaml", "--cards", "cards.jsonl")
         given += ("--set", f"endpoints.embedded={endpoint.url}")
         code, err = esc_eval(*given, "--out", "without")
         told = "supporter reference: give the dialogues that the cards were made from: --set references=FILE"

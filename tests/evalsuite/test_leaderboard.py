@@ -178,7 +178,7 @@ def test_languages_are_decided_together_and_shown_apart() -> None:
     for language in PAPER_LANGUAGES:
         figures = {name: (rng.integers(0, 3, (6, 2)) + gain).tolist() for name, gain in (("a", 1), ("b", 0), ("floor", 0))}
         for every, own in zip(records, field(figures, language), strict=True):
-            every.extend(own)  # type: ignore[arg-type]
+            every.extend(own)  # type: ignore[attr-defined]
     tally = Tally(*records, RUBRIC, ["floor"])
     (both,) = tally.pooled
     assert both.language == POOLED and [board.language for board in tally.boards] == ["en", "zh"]
@@ -187,7 +187,7 @@ def test_languages_are_decided_together_and_shown_apart() -> None:
     assert not any(one.holds for board in tally.boards for one in board.asked) and both.fewest_cards is None
     parts = [board.scores[0][-1].estimate for board in tally.boards]
     assert both.scores[0][-1].estimate.mean == pytest.approx(fmean(cast(float, part.mean) for part in parts))
-    english = Tally(*([one for one in part if one.language == "en"] for part in records), RUBRIC)  # type: ignore[arg-type]
+    english = Tally(*([one for one in part if one.language == "en"] for part in records), RUBRIC)  # type: ignore[call-arg, arg-type]
     assert english.pooled is english.boards
 
 

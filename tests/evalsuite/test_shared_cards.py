@@ -106,8 +106,8 @@ def test_one_board_over_run_folders(esc_eval: EscEval, tmp_path: Path) -> None:
     assert esc_eval("leaderboard", "--dialogues", "a", "--gold", "gold.jsonl", "--out", "people") == (0, "")
     other = {field: scored[0][field] for field in fields} | {"rubric": "feel", "dimension": "helpfulness", "value": 1}
     write_jsonl(tmp_path / "feel.jsonl", [HumanScore(**other)])
-    given = ("--dialogues", "a", "--gold", "gold.jsonl", "--gold", "feel.jsonl", "--out", "both")
-    assert "give scores on one of them" in esc_eval("leaderboard", *given)[1]
+    both = ("--dialogues", "a", "--gold", "gold.jsonl", "--gold", "feel.jsonl", "--out", "both")
+    assert "give scores on one of them" in esc_eval("leaderboard", *both)[1]
     people = json.loads((tmp_path / "people" / "leaderboard.json").read_text())
     assert not any("rely on" in sentence for sentence in people["summary"]["found"]), "people are what gold is made of"
     page = json.loads((tmp_path / "board" / "leaderboard.json").read_text())
