@@ -221,8 +221,8 @@ def test_every_question_has_tables_of_its_own_under_its_name(tmp_path: Path) -> 
         ("1,x,y,anna,q,a,-2,", r"c\.csv:2: .*verdict is a, degree -2 \(above 0: a is better\)"),
         ("1,x,y,anna,q,a,,\n1,y,x,anna,q,b,,", r"c\.csv:3: anna chose between y and x on item 1 twice .*:2\); .*order"),
         ("1,x,y,anna,q,a,,ab\n1,y,x,anna,q,b,,ba", r"c\.csv:3: anna chose .* twice \(first at .*:2\)$"),
-        ("1,x,y,anna,q,,1,\n2,x,y,anna,q,a,,", r"c\.csv:3: degree: missing: on question 'q' all rows have one or none has"),
-        ("1,x,y,anna,q,a,,\n2,x,y,anna,q,a,0.5,", r"c\.csv:3: degree: given, but missing before: on question 'q'"),
+        ("1,x,y,anna,q,,1,\n2,x,y,anna,q,a,,", r"c\.csv:3: degree: on question 'q' all rows have one or none has"),
+        ("1,x,y,anna,q,a,,\n2,x,y,anna,q,a,0.5,", r"c\.csv:3: degree: on question 'q'"),
         ("", r"c\.csv is empty \(columns: item, a, b, annotator"),
     ],
 )
