@@ -38,7 +38,7 @@ def test_a_link_of_another_study_a_guess_and_a_revoked_link_open_nothing(study: 
         assert rater.request("GET", "/")[0] == 401 and stranger.request("GET", links(study)["r01"])[0] == 404
         new = json.loads(organiser.request("POST", "/api/organiser/link", {"code": "r01"})[1])["link"]
         again = Client(address).enter("/r/" + new.rpartition("/")[2])
-        assert again.tasks() == [task.id for task in store.tasks("r01")]
+        assert again.tasks() == [task.id for task in store.tasks("r01")] and rater.request("GET", "/")[0] == 401
         assert organiser.request("POST", "/api/organiser/link", {"code": "nobody"})[0] == 404
 
 
