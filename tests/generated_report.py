@@ -158,7 +158,7 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
         for number in range(cards):
             name = f"card-{language}-{number:03d}" + (INJECTIONS[number].translate(NO_CONTROL) if poison else "")
             problem = SEEKER[language][number % 5] + bad
-            own_cards[name] = RoleCard(
+            card = RoleCard(
                 id=name,
                 language=language,
                 age="31",
@@ -168,6 +168,7 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
                 card_method="written",
                 category=(CATEGORIES[number % 3] + bad,),
             )
+            own_cards[card.id] = card
             for supporter, skill in supporters:
                 end: Termination = draw.choices(get_args(Termination), (90, 5, 2, 2, 1, 1, 1))[0]
                 stop = 10 if end == "max_turns" else draw.randint(2, 9)
