@@ -1,7 +1,5 @@
 """Figures of one dimension: by hand, and against their definitions written out here."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 

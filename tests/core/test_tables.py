@@ -1,7 +1,5 @@
 """Tables print the same everywhere, and nothing in a cell can break out of it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

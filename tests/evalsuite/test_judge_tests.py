@@ -14,9 +14,7 @@ from core.errors import UserError
 from core.tables import Estimate, fmt
 from evalsuite.statistics.clusters import Clusters
 from evalsuite.statistics.judge_figures import JudgeDifference, beaten, compare, comparison_tables
-from evalsuite.statistics.judges import (
-    by_judge,
-)
+from evalsuite.statistics.judges import by_judge
 from evalsuite.statistics.summary import AVERAGE
 from tests.evalsuite.oracles import agrees, corrected, student
 from tests.evalsuite.test_judges import golden, judged

@@ -216,11 +216,7 @@ def test_half_written_checkpoints_are_refused(tmp_path: Path) -> None:
         ("b", lambda f: (f / "model.safetensors").unlink(), r"half written: .*b has no \*.safetensors"),
         ("c", lambda f: tensors(f / "model.safetensors", cut=3), "safetensors is cut off .*incomplete"),
         ("d", lambda f: (f / "model.safetensors").write_bytes(b""), "safetensors is cut off .*too small"),
-        (
-            "e",
-            lambda f: (f / "model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{]"),
-            "safetensors is cut off or damaged",
-        ),
+        ("e", lambda f: (f / "model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{]"), "safetensors is cut off or damaged"),
         (
             "f",
             lambda f: (f / "model.safetensors.index.json").write_text('{"weight_map": {"w": "model-00002.safetensors"}}'),

@@ -1,7 +1,5 @@
 """Adapters trained on InternLM2, for its Llama layout: against a plain forward pass, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -180,10 +180,7 @@ def test_one_that_dies_takes_the_others_along(tmp_path: Path) -> None:
         "while 'child-' + 'pid ' not in log.read_text(): time.sleep(0.05)\n"
         "raise SystemExit(1)"
     )
-    with (
-        pytest.raises(UserError, match="server fake ended"),
-        Servers([healthy, fake(tmp_path, waits)], timeout=60),
-    ):
+    with pytest.raises(UserError, match="server fake ended"), Servers([healthy, fake(tmp_path, waits)], timeout=60):
         pass
     assert gone(child_of(healthy.log), 1)
 
@@ -232,8 +229,7 @@ with Servers([plan], timeout=30):
 
 
 @pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, -signal.SIGINT)],
+    ("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, -signal.SIGINT)]
 )
 def test_no_server_outlives_its_launcher(number: signal.Signals, code: int, tmp_path: Path) -> None:
     log = tmp_path / "s.log"

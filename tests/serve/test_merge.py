@@ -1,7 +1,5 @@
 """Merging adapters: numbers worked out by hand, every refusal, and whole models against PEFT."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -72,10 +72,7 @@ _NO_SLEEP = {"question": "No sleep", "description": "Since May.", "topic": "t", 
 CORPORA: dict[str, dict[str, Any]] = {
     "epitome": {f"{name}-reddit.csv": _PAIRS for name in ("emotional-reactions", "explorations", "interpretations")},
     "mhp_reddit": {
-        "train.json": [
-            _NO_SLEEP | {"answer": "Sorry!", "comment_id": "1"},
-            _NO_SLEEP | {"answer": "Why?", "comment_id": "2"},
-        ],
+        "train.json": [_NO_SLEEP | {"answer": "Sorry!", "comment_id": "1"}, _NO_SLEEP | {"answer": "Why?", "comment_id": "2"}],
         "mhp_full.json": [
             _NO_SLEEP | {"answer": "Why?", "comment_id": "2"},
             {"question": "Alone", "description": None, "topic": "t", "answer": "", "post_id": "b", "comment_id": "3"},
