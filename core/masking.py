@@ -63,7 +63,7 @@ def problem_of(url: str) -> str | None:
     except ValueError:
         return "the port is a number from 0 to 65535"
     if "@" in parts.netloc or parts.query or parts.fragment:
-        return "an address takes no user, password or query: name the variable with the key behind it: NAME@URL#VARIABLE"
+        return "an address has no user, password or query: name the key's variable in endpoint.api_key_env or NAME@URL#VARIABLE"
     return None
 
 

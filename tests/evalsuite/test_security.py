@@ -97,7 +97,7 @@ SECRET = ["http://user:hunter2@host/v1", "http://hunter2@host/v1", "http://host/
 
 @pytest.mark.parametrize("url", SECRET)
 async def test_an_address_with_a_password_is_refused_everywhere_with_the_way_to_give_it(tmp_path: Path, url: str) -> None:
-    way = "put the key into an environment variable and name that in endpoint.api_key_env"
+    way = "name the key's variable in endpoint.api_key_env"
     (tmp_path / "m.yaml").write_text(f"name: m\nabout: ''\nroles: []\nlanguages: []\nendpoint:\n  base_url: {url!r}\n")
     (tmp_path / "c.yaml").write_text(f"seeker: a\njudge: b\nout: o\nendpoints: {{a: {url!r}}}\n")
     store = CallStore(tmp_path / "calls.sqlite")
