@@ -108,9 +108,6 @@ AgainstOption = Annotated[
     str | None, typer.Option("--against", metavar="paper|emoharbor|feel", help="Show a paper's figures next to ours.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print only the figures, as JSON.")]
-TablesOption = Annotated[  # with `out_tables(…)`
-    Path | None, typer.Option("--out", help="Folder for the figures as JSON and every table as CSV.")
-]
 PageOption = Annotated[  # with `out_page(…)`
     Path | None,
     typer.Option("--out", help="Folder for a page with charts, the same as JSON and Markdown, and the tables as CSV."),
