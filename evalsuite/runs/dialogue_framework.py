@@ -149,8 +149,7 @@ class DialogueFramework(Framework):
         return _replies(self.config.references, self.models)
 
     def given_dialogues(self, path: Path, in_any_language: bool = False) -> Given:
-        """The dialogues of a file, which is read once, in the run's languages. Without a language they have the config's, if
-        that is only one. Raises `UserError` with every fault."""
+        """The dialogues of a file, which is read once, in the run's languages. Raises `UserError` with every fault."""
         if (path,) not in self._read:
             from data_prep.dialogue_files import read_given  # a run that plays dialogues reads none
 
@@ -166,8 +165,7 @@ class DialogueFramework(Framework):
         return replace(given, dialogues=dialogues)
 
     def load_people(self, record: type[P], names: Sequence[str], limit: int | None, every: bool = False) -> list[P]:
-        """Cards or profiles from files (or `bundled`) in the config's languages, at most `limit` per language, after those of
-        the run folder; in random order if the run may end early. `every`: in the folder's languages as well."""
+        """Cards or profiles of the config's languages (`every`: and the folder's), at most `limit` each, after the folder's."""
         languages = self.languages if every else self.config.languages
         people = load_people(record, names, languages, limit, self.config.until is not None, self._read)
         return self.held.people_with(people, self.languages) if self.held else people
