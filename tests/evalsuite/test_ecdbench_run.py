@@ -52,7 +52,7 @@ def manager() -> TaskManager:
 def ask(manager: TaskManager, name: str, docs: list[dict[str, Any]], lm: LM, limit: int = 300) -> running.AskedTask:
     task = layout_of(None).datasets[name][0].task
     tasks = running.local_tasks(manager, [(Part(task=task, form="items", files=["x"]), docs)])
-    return running.ask(ECDBENCH, name, tasks, lm, "m", limit, False)
+    return running.ask(ECDBENCH, name, tasks, lm, "m", limit)
 
 
 def raw(name: str, metric: str, scores: Iterable[TaskScore]) -> float:
@@ -62,13 +62,11 @@ def raw(name: str, metric: str, scores: Iterable[TaskScore]) -> float:
 def test_the_likeliest_option_is_the_answer_and_chance_is_one_of_them(manager: TaskManager) -> None:
     docs = [{"text": f"q{i}", "choices": ["a", "b", "c"], "gold": [i % 3]} for i in range(6)]
     tasks = running.local_tasks(manager, [(Part(task="esc_items", form="items", files=["x"]), docs)])
-    asked = running.ask(ECDBENCH, "c_eval", tasks, Scripted(lambda _, option: float(option.strip() == "B")), "m", 300, False)
+    asked = running.ask(ECDBENCH, "c_eval", tasks, Scripted(lambda _, option: float(option.strip() == "B")), "m", 300)
     assert [score.value for score in asked.scores] == [0, 1, 0, 0, 1, 0]
     assert {score.chance for score in asked.scores} == {1 / 3}
     assert [score.item for score in asked.scores] == [f"esc_items:{i}" for i in range(6)]
-    preferred = running.ask(
-        ECDBENCH, "personafeedback", tasks, Scripted(lambda _, option: float("B" in option)), "m", 300, False
-    )
+    preferred = running.ask(ECDBENCH, "personafeedback", tasks, Scripted(lambda _, option: float("B" in option)), "m", 300)
     assert [(s.metric, s.value, s.chance) for s in preferred.scores] == [("preferred", s.value, 1 / 3) for s in asked.scores]
 
 

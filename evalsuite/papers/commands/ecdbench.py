@@ -76,9 +76,6 @@ def run(
     hub: Annotated[
         bool, typer.Option("--hub", help="Let lm-eval download data of its own tasks that --data does not have.")
     ] = False,
-    chat: Annotated[
-        bool, typer.Option("--chat-template", help="Put every question into the model's chat template (for chat models).")
-    ] = False,
     benchmark: BenchmarkOption = "ecdbench",
     out: Annotated[
         Path | None,
@@ -101,7 +98,7 @@ def run(
     registry = load_benchmark(benchmark)
     planned = plan_tasks(registry, layout_of(data), data, dataset, hub)
     if model is None:
-        refuse("no model is asked without --model", judge=judge, limit=limit, chat_template=chat)
+        refuse("no model is asked without --model", judge=judge, limit=limit)
         table = plan_table(registry, planned)
         deliver("plan", plain([table]) | {"notes": table.notes}, [table], out, as_json)
         return
@@ -117,7 +114,7 @@ def run(
     ):
         notices.print(line, soft_wrap=True)
     with open_run(out) as folder:
-        scores, summaries = Examination(registry, spec, limit or registry.sample or 300, chat, notices).ask(folder, planned)
+        scores, summaries = Examination(registry, spec, limit or registry.sample or 300, notices).ask(folder, planned)
     lost = sum(dialogue.lost for dialogue in summaries)
     if summaries and judging and not lost:
         if judging.models.judge.name == spec.name:

@@ -126,13 +126,11 @@ CONTEXT = 2048  # tokens, for a model behind an address whose spec does not say
 
 @dataclass(frozen=True)
 class Examination:
-    """A model and the items to ask it: `limit` of each dataset. `chat` puts questions into its chat template; `console` gets a
-    line per dataset."""
+    """A model and the items to ask it: `limit` of each dataset. `console` gets a line per dataset."""
 
     benchmark: Benchmark
     spec: ModelSpec
     limit: int
-    chat: bool
     console: Console
 
     def ask(self, run: Run, plan: TaskPlan) -> tuple[list[TaskScore], list[Dialogue]]:
@@ -169,7 +167,7 @@ class Examination:
     def _claim(self, run: Run, plan: TaskPlan) -> None:
         benchmark = {"name": self.benchmark.name, "sha256": digest(self.benchmark.model_dump(mode="json"))}
         settings = {"benchmark": benchmark, "model": identity(self.spec), "as": self.spec.name, "limit": self.limit}
-        settings |= {"seed": tasks.SEED, "chat_template": self.chat, "lm_eval": version("lm_eval")}
+        settings |= {"seed": tasks.SEED, "chat_template": False, "lm_eval": version("lm_eval")}
         run.claim("ecdbench", settings)
         if plan.summaries:
             run.claim("summaries", {"prompts": load_pack(SUMMARY).fingerprint()})
@@ -203,7 +201,7 @@ class Examination:
             try:
                 runner = self.benchmark.datasets[key].run
                 loaded = tasks.local_tasks(manager, parts) if parts else tasks.hub_tasks(manager, str(runner and runner.task))
-                results = tasks.ask(self.benchmark, key, loaded, lm, spec.name, self.limit, self.chat)
+                results = tasks.ask(self.benchmark, key, loaded, lm, spec.name, self.limit)
             except tasks.Unavailable as error:  # the others can still be asked
                 missing[key] = str(error)
                 continue

@@ -244,7 +244,7 @@ def draw(items: Sequence[T], name: str, limit: int) -> list[T]:
     return list(items) if len(items) <= limit else random.Random(f"{SEED}/{name}").sample(items, limit)
 
 
-def ask(benchmark: Benchmark, name: str, tasks: Mapping[str, Any], lm: Any, model: str, limit: int, chat: bool) -> AskedTask:
+def ask(benchmark: Benchmark, name: str, tasks: Mapping[str, Any], lm: Any, model: str, limit: int) -> AskedTask:
     """Ask a sample of a dataset's items, over all of its tasks; all of them if there are fewer than `limit`. Items are named
     by their positions in the files, and all models answer the same."""
     from lm_eval.evaluator import evaluate
@@ -267,7 +267,7 @@ def ask(benchmark: Benchmark, name: str, tasks: Mapping[str, Any], lm: Any, mode
     cuts, log = _Cuts(), logging.getLogger("lm_eval")
     log.addHandler(cuts)
     try:
-        results = evaluate(lm, task_dict, samples=samples, bootstrap_iters=0, apply_chat_template=chat)
+        results = evaluate(lm, task_dict, samples=samples, bootstrap_iters=0)
     except Exception as error:  # lm-eval and its HTTP client raise anything: connections, statuses, missing keys
         raise UnansweredItem(first_line(error)) from error
     finally:

@@ -160,7 +160,7 @@ def _examined(planned: TaskPlan, models: Sequence[ModelSpec], servers: Launched,
         changes = {"base_url": up[model.name]} if model.name in up else {}
         spec = model.model_copy(update={"endpoint": model.endpoint.model_copy(update=changes)})
         with open_run(out / model.name) as run:
-            scores, _ = Examination(benchmark, spec, items, False, console).ask(run, planned)
+            scores, _ = Examination(benchmark, spec, items, console).ask(run, planned)
             write_jsonl(run.folder / "scores.jsonl", scores)
         (read,) = read_scores([out / model.name / "scores.jsonl"], benchmark)
         totals[model.name] = aggregate(benchmark, read, "left_out").root.values
