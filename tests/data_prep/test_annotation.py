@@ -1,7 +1,5 @@
 """Appendix A.2's correction rules, case by case, and agreement against independent implementations."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

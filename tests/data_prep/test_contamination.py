@@ -5,8 +5,6 @@ writer who knew nothing of the detector, dialogues first and then their cards as
 (planted/independent_*.jsonl). Topics repeat in both (four break-ups, four exams, three debts …).
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """People score dialogues: blind sheets, the second review, and agreement against scikit-learn and krippendorff."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

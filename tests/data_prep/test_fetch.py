@@ -32,10 +32,9 @@ def forge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of git repositories that stands where GitHub stands, for git itself."""
     folder = tmp_path / "forge"
     folder.mkdir()
-    for place, (key, value) in enumerate({f"url.file://{folder}/.insteadOf": "https://github.com/"}.items()):
-        monkeypatch.setenv(f"GIT_CONFIG_KEY_{place}", key)
-        monkeypatch.setenv(f"GIT_CONFIG_VALUE_{place}", value)
-    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    setting = {"KEY_0": f"url.file://{folder}/.insteadOf", "VALUE_0": "https://github.com/", "COUNT": "1"}
+    for name, value in setting.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
     return folder
 
 

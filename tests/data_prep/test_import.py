@@ -1,7 +1,5 @@
 """Import of the published repository, on a miniature clone of our own in the same shape."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Profiles by a model, against a scripted endpoint: the four steps and the review, what is kept as stated, nothing lost."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Profiles: the bundled ones, SAGE's, what the checks find, the statistics, the sheet of the inspection."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """FEEL's second round: who scores again, joint review, final means, and the way through the sheets."""
 
-from __future__ import annotations
-
 import csv
 import json
 from itertools import permutations

@@ -1,7 +1,5 @@
 """Whoever mends a table is told of every wrong cell at once, in every kind of table, and of a long cell its beginning alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
