@@ -20,7 +20,7 @@ from data_prep.cards.taxonomy import load_taxonomy
 from serve.answers import Reply
 from serve.client import ChatClient
 from tests.data_prep.running import Run, ok, steps
-from tests.endpoint import Answer, Endpoint
+from tests.endpoint import Answer, Endpoint, error
 
 CARD = "Age: young\nGender: not mentioned\nOccupation: baker\nProblem: The bakery burnt down, so the baker has no income."
 CARD_ZH = "年龄：青年\n性别：女\n职业：未提及\n问题：室友搬走了，房租一个人付不起。"
@@ -169,6 +169,18 @@ def test_extract_counts_keeps_the_unreadable_and_asks_nothing_twice(run: Run) ->
     assert unread == {"id": "esconv-train/2", "step": "extract", "reason": "unreadable", "raw": "No."}
     body = endpoint.requests[0]
     assert body["temperature"] == 0 and "Age: " in body["structured_outputs"]["regex"]
+
+
+def test_what_a_server_does_not_take_is_told(run: Run) -> None:
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        system = body["messages"][0]["role"] == "system"
+        return error(400, "System role not supported") if system else Answer(CARD)
+
+    esconv(Path("corpus"), 1)
+    with Endpoint(behave, models=("m",)) as endpoint:
+        result = extract(run, endpoint)
+    ok(result)
+    assert result.output.startswith("model m: ") and "no system role" in result.output
 
 
 def test_an_interrupted_extraction_asks_only_the_rest(run: Run) -> None:

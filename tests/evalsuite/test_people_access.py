@@ -147,6 +147,8 @@ def test_text_of_models_and_raters_is_text(esc_eval: EscEval, tmp_path: Path) ->
     with served(tmp_path / "s") as (address, _):
         rater = Client(address).enter(links(tmp_path / "s")["r01"])
         task = rater.tasks()[0]
+        first = rater.request("GET", f"/task/{task}")[1]
+        assert 'data-question="comment" maxlength="4000" rows="3" data-version="0"' in first, "the first one replaces nothing"
         assert rater.put(task, "comment", text="</textarea>" + SCRIPT)[0] == 200
         page = rater.request("GET", f"/task/{task}")[1]
         assert SCRIPT not in page and page.count("&lt;script&gt;") == 2

@@ -5,6 +5,7 @@ import dataclasses
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -258,12 +259,15 @@ def behave(body: dict[str, Any], count: int) -> Answer:
     return echo(body, count) if constraint else Answer(f"I hear you, {count}")
 
 
-def test_three_frameworks_run_on_the_same_supporters(esc_eval: EscEval) -> None:
+def test_three_frameworks_run_on_the_same_supporters(esc_eval: EscEval, monkeypatch: pytest.MonkeyPatch) -> None:
+    sheet = Mock(wraps=study_sheet)
+    monkeypatch.setattr("evalsuite.trust.commands.study.study_sheet", sheet)
     with Endpoint(behave, models=("a", "all")) as endpoint:
         call = ["study", "--supporter", f"a@{endpoint.url}", "--model", f"all@{endpoint.url}", "--language", "en"]
         call += ["--limit", "2", "--set", "exchanges=1", "--out", "s"]
         code, error = esc_eval(*call)
         assert code == 0, error
+        assert [framework.floors for framework in sheet.call_args.args[0]] == [{"lecture", "parrot", "silent"}] * 3
         asked = len(endpoint.requests)
         assert esc_eval(*call)[0] == 0 and len(endpoint.requests) == asked, "nothing is asked twice"
     tables = {table["key"]: table for table in json.loads(Path("s/study.json").read_text())["tables"]}

@@ -11,12 +11,12 @@ import pytest
 from core.errors import UserError
 from core.files import CONFIGS
 from core.machine import CARDS, COMPUTES, DOUBLED, READS, STEP_S, Gpu, Machine
-from core.specs import ModelSpec, load_spec, model_names
-from serve.placement import USABLE, arrange, phases, place
+from core.specs import ModelSpec, ServeOptions, load_spec, model_names
+from serve.placement import USABLE, arrange, demands_of, phases, place
 from serve.plan import overview, plan_servers
 from serve.roofline import Demand, Place, pace
 from serve.sizes import GIB, OVERHEAD, batched_tokens, known_architecture, overhead, size_of
-from serve.units import CONTEXT, ServerUnit, Workload
+from serve.units import CONTEXT, ServerUnit, Workload, units_of
 from tests.hardware import BEGIN, DOCUMENT, END, MACHINES, TABLES, Answer, Run, answer, shards, table
 from tests.serve.test_plan import spec, value
 from tests.vllm_parser import give_a_device
@@ -147,6 +147,16 @@ def _configs(folder: Path) -> Callable[[ModelSpec, int, int], Any]:
 
 
 # ---- placing
+
+
+def test_an_adapter_takes_room_unless_it_is_merged() -> None:
+    base = spec("m", SEVEN)
+    alone, apart = (
+        base.model_copy(update={"adapter": "org/a", "serve": ServeOptions(merge_adapter=merged)}) for merged in (True, False)
+    )
+    found = demands_of(units_of([alone], False) + units_of([apart], False), Machine.parse("h100"))
+    assert found is not None and (size := size_of(base)) is not None
+    assert found[0].size.adapters == 0 == size.adapters and found[1].size.adapters > 0
 
 
 def demand(name: str, checkpoint: str, work: Workload | None = None, **serve: Any) -> Demand:

@@ -9,7 +9,7 @@ import pytest
 
 from core.errors import UserError, run_cli
 from serve.__main__ import app
-from serve.checkpoints.folders import MANIFEST
+from serve.checkpoints.folders import MANIFEST, folder_content
 from serve.checkpoints.lora import CONFIG, WEIGHTS
 from serve.checkpoints.merge import merge_adapter, merged_folder
 from serve.checkpoints.model_card import Training, read_training, write_card
@@ -125,6 +125,14 @@ def test_the_card_says_where_the_adapter_came_from(tmp_path: Path) -> None:
     assert read_training(tmp_path / "documented") == record
     card = (tmp_path / "documented" / "README.md").read_text()
     assert "base_model: org/recorded" in card and "library_name: transformers" in card
+
+
+def test_a_folders_content_does_not_depend_on_the_order_of_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abc":
+        (tmp_path / f"{name}.json").write_text(name)
+    found = folder_content(tmp_path)
+    monkeypatch.setattr(Path, "glob", lambda self, kind: [self / "c.json", self / "a.json", self / "b.json"] * ("json" in kind))
+    assert folder_content(tmp_path) == found
 
 
 def test_the_cached_folder_is_named_by_what_is_in_both(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def test_recipe_is_servable_and_consistent(path: Path) -> None:
     assert path.name.startswith(f"esc_{recipe.task}")
     config = lora_config(recipe.model)  # refuses what vLLM would refuse
     assert config.r == load_yaml(path, "recipe")["lora_r"] and config.task_type == "CAUSAL_LM"
+    assert recipe.model.dtype == load_yaml(path, "recipe").get("dtype", "auto")
     training = recipe.training
     assert training.bf16 is (path.stem != "esc_rank_embedded")  # fp32: as fast on some CPUs, much faster on others
     assert training.report_to == ([] if "embedded" in path.name else ["wandb"])
