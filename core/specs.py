@@ -46,6 +46,8 @@ class Sampling(Settings):
 class ServeOptions(Settings):
     """How the launcher starts this checkpoint. Servers listen on 127.0.0.1."""
 
+    engine: Literal["vllm"] = "vllm"
+    """The server program. There is one; studies in progress have it in their stored specs."""
     unservable: str | None = None
     """Why the installed vLLM cannot serve the checkpoint. It can still be used at a URL."""
     tensor_parallel: Annotated[int, Field(ge=1, le=2**16)] | None = None
