@@ -22,7 +22,7 @@ ROOMS = ("core", "serve", "data_prep", "train", "evalsuite")
 # What prints, or writes a table, where: beside the border a start that has imported nothing yet, a guard of servers that stands
 # alone, and JSON for programs.
 WRITERS = {
-    "print": {"core/errors.py", "core/starting.py", "serve/guard.py"},
+    "print": {"core/errors.py", "core/starting.py"},
     "typer.echo": set(),
     "Console": set(),
     "rich.print": set(),

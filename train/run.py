@@ -86,6 +86,8 @@ def check_machine(recipe: Recipe[Any]) -> None:
     if (kernel := hub_kernel(recipe)) and not is_kernels_available():
         package = f"the package kernels (from {KERNELS_MIN_VERSION} to below {KERNELS_MAX_VERSION})"
         raise UserError(f"{kernel} needs {package}, which is not installed: pip install 'esc-eval[kernels]'")
+    if recipe.model.load_in_4bit:  # before the base is downloaded
+        need_modules("bitsandbytes", purpose="load_in_4bit")
     if recipe.training.use_cpu and recipe.training.bf16 and not bf16_instructions():
         say("note: this CPU has no bf16 instructions, --bf16 false trains several times faster here")
 

@@ -114,9 +114,9 @@ def panels(
     return {"data": data, "layout": layout}
 
 
-def label(text: str, limit: int | None = None) -> str:
-    """Text escaped for plotly, which interprets tags in labels, and shortened to leave room for the plot."""
-    return html.escape(text if limit is None or len(text) <= limit else text[: limit - 1] + "…", quote=False)
+def label(text: str) -> str:
+    """Text escaped for plotly, which interprets tags in labels."""
+    return html.escape(text, quote=False)
 
 
 def coloured(figure: Figure) -> Figure:

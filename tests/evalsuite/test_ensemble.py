@@ -272,6 +272,14 @@ def test_wrong_input_is_one_clear_line(tmp_path: Path) -> None:
     ]:
         with pytest.raises(UserError, match=message):
             call("ensemble", "--judgements", tmp_path / told[0], *told[1:], *target)
+    saved = json.loads(file.read_text())
+    file.write_text(json.dumps(saved | {"weights": [*saved["weights"], saved["weights"][0]]}))
+    with pytest.raises(UserError, match=r"weights_paper\.json: .*duplicate entries: en/safety/x · joint"):
+        call("ensemble", *judged, *target)
+    saved["weights"][0]["weight"] = 0.1
+    file.write_text(json.dumps(saved))
+    with pytest.raises(UserError, match=r"weights_paper\.json: weights: those of en/safety sum to"):
+        call("ensemble", *judged, *target)
     file.write_text('{"rubric": "feel"}')
     with pytest.raises(UserError, match=r"weights_paper\.json:1: mode, data, seed, weights, fitted_on: Field required"):
         call("ensemble", *judged, *target)

@@ -13,7 +13,7 @@ from core.records import Dialogue, Judgement, Language, Turn
 from core.rubrics import Rubric
 from core.tables import Estimate, Table
 from evalsuite.statistics import paired
-from evalsuite.statistics.contestants import POOLED
+from evalsuite.statistics.contestants import POOLED, design_of, pooled
 from evalsuite.statistics.leaderboard import Board, Tally, leaderboard, pairwise_differences
 from evalsuite.statistics.summary import AVERAGE, distributions
 from tests.evalsuite.oracles import agrees, smoothed
@@ -181,6 +181,8 @@ def test_languages_are_decided_together_and_shown_apart() -> None:
             every.extend(own)  # type: ignore[attr-defined]
     tally = Tally(*records, RUBRIC, ["floor"])
     (both,) = tally.pooled
+    strata = design_of(pooled(tally.contestants)).strata
+    assert strata is not None and sorted(strata.tolist()) == [0] * 6 + [1] * 6, "a language is a stratum"
     assert both.language == POOLED and [board.language for board in tally.boards] == ["en", "zh"]
     (decided,) = both.asked
     assert decided.holds and decided.estimate.n == 12, "a card of the same name in two languages is two cards"

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from core.errors import UserError, near, say
+from core.errors import UserError, at, near, say
 from core.files import write_json, write_jsonl
 from core.grouping import group_by
 from core.options import SetOption, console, name_and_value
@@ -187,6 +187,8 @@ def ensemble(
 def _apply(paths: Sequence[Path], file: Path, out: Path, as_json: bool) -> None:
     """Write the scores of the ensemble and of those without one judge; print a summary."""
     weights = read_yaml(file, Weights, "weights")  # JSON is YAML
+    with at(file):
+        weighted = weights.by_aspect().keys()
     given = judgements_of(paths)
     verdicts = [verdict for verdict in given if verdict.rubric == weights.rubric]
     if not verdicts:
@@ -199,7 +201,7 @@ def _apply(paths: Sequence[Path], file: Path, out: Path, as_json: bool) -> None:
     dialogues, missing = {score.dialogue_id for score in whole}, sum(score.value is None for score in whole)
     fitted_on = len(dialogues & set(weights.fitted_on))
     judged = {equations.Aspect(verdict.language, verdict.dimension) for verdict in verdicts}
-    unweighted = sorted("/".join(aspect) for aspect in judged - weights.by_aspect().keys())
+    unweighted = sorted("/".join(aspect) for aspect in judged - weighted)
     if as_json:
         counts = {"dialogues": len(dialogues), "scores": len(whole), "null": missing, "without_weights": unweighted}
         print_json(counts | {"fitted_on": fitted_on, "weights": weights.id, "data": weights.data})

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 
 from core.errors import UserError, near
-from core.files import digest
+from core.files import check_unique, digest
 from core.grouping import group_by
 from core.records import HumanScore, Judgement, Language, Name
 from core.settings import Settings
@@ -135,8 +135,12 @@ class Weights(Settings):
         return digest([weight.model_dump(mode="json") for weight in self.weights], 12)
 
     def by_aspect(self) -> dict[Aspect, dict[str, float]]:
-        """Aspect → judge → weight."""
+        """Aspect → judge → weight. Raises `UserError` for an entry given twice and for weights that do not sum to 1."""
+        check_unique("weights", (f"{entry.language}/{entry.dimension}/{entry.judge}" for entry in self.weights), "entries")
         by_aspect = group_by(self.weights, lambda entry: Aspect(entry.language, entry.dimension))
+        for aspect, entries in by_aspect.items():
+            if not math.isclose(total := math.fsum(entry.weight for entry in entries), 1, abs_tol=1e-6):
+                raise UserError(f"weights: those of {'/'.join(aspect)} sum to {total:g}, not to 1")
         return {aspect: {entry.judge: entry.weight for entry in entries} for aspect, entries in by_aspect.items()}
 
 
