@@ -77,6 +77,9 @@ class Endpoint:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
+    async def _healthy(self, request: web.Request) -> web.Response:
+        return web.Response()
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         app = web.Application()

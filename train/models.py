@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core.errors import UserError, at
+from core.errors import UserError, at, need_modules
 from core.files import read_object
 from serve.checkpoints.internlm2 import QKV
 from serve.checkpoints.lora import CONFIG, WEIGHTS, adapter_rank
@@ -64,8 +64,10 @@ def load_base(recipe: Recipe[Any]) -> PreTrainedModel:
     # If each process holds a part of every weight, DeepSpeed or FSDP places the weights.
     fsdp = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true" or recipe.training.fsdp
     divided = fsdp or is_deepspeed_zero3_enabled()
-    if recipe.model.load_in_4bit and divided:
-        raise UserError("load_in_4bit: a quantised base cannot be sharded: take configs/accelerate/ddp.yaml or zero2.yaml")
+    if recipe.model.load_in_4bit:
+        need_modules("bitsandbytes", purpose="load_in_4bit")
+        if divided:
+            raise UserError("load_in_4bit: a quantised base cannot be sharded: take configs/accelerate/ddp.yaml or zero2.yaml")
     with _loading(recipe):
         model = AutoModelForCausalLM.from_pretrained(
             base_folder(recipe),
