@@ -7,7 +7,7 @@ import json
 import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import yaml
@@ -25,7 +25,7 @@ class FakeHub:
         self.lfs: dict[str, bytes] = {}
         self.made: dict[tuple[str, str], dict[str, Any]] = {}
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "FakeHub":
         hub = self
 
         class Handler(_Handler):
@@ -166,7 +166,11 @@ class _Handler(BaseHTTPRequestHandler):
                 below = f"{match[4]}/" if match[4] else ""
                 self._answer(200, [_entry(name, content) for name, content in held.items() if name.startswith(below)])
                 return
-            told = {"id": repo[1], "sha": self.held.commit_of(repo), "siblings": [{"rfilename": name} for name in held]}
+            told: dict[str, Any] = {
+                "id": repo[1],
+                "sha": self.held.commit_of(repo),
+                "siblings": [{"rfilename": name} for name in held],
+            }
             visibility = self.held.made.get(repo, {}).get("visibility")
             told |= {
                 "private": visibility == "private",

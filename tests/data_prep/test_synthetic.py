@@ -136,7 +136,8 @@ def test_size_and_shape(built: Built) -> None:
     assert set(rows) == {(d.id, dimension) for d in dialogues for dimension in DIMENSIONS} and set(rows.values()) == {1}
     assert {(s.annotator, s.rubric) for s in human} == {("construction", "esc_eval")}
     for d in dialogues:
-        assert d.id == dialogue_id("synthetic", *str(d.source_id).split("/"), "none", 0)
+        base, variant = str(d.source_id).split("/")
+        assert d.id == dialogue_id("synthetic", base, variant, "none", 0)
         assert (d.source, d.framework, d.card_id, d.supporter, d.termination) == ("synthetic", None, None, None, None)
 
 
