@@ -37,27 +37,29 @@ class Mark:
 
 @dataclass(frozen=True)
 class AnnotationOutcome:
-    """The result of the rules for one card. `open` names what waits for a third person: quality, category, or both. Answers
-    of the third person that the rules did not ask for are ignored."""
+    """The result of the rules for one card. `open` names what waits for a third person: quality, category, or both. `unused`
+    is whether the third person answered what the rules did not ask for, which is ignored."""
 
     state: Literal["kept", "dropped", "open"]
     quality: Quality | None = None
     category: Path3 | None = None
     open: tuple[str, ...] = ()
+    unused: bool = False
 
 
 def settle(first: Mark, second: Mark, third: Mark = Mark(), mode: Mode = "native") -> AnnotationOutcome:
     """The rules above for one card. Raises `ValueError` if the third person, who chooses high or middle, says invalid."""
+    answered = {name for name in ("quality", "category") if getattr(third, name) is not None}
     if "invalid" in (first.quality, second.quality):
-        return AnnotationOutcome("dropped", "invalid")
+        return AnnotationOutcome("dropped", "invalid", unused=bool(answered))
     disputed = questions(first, second)
     if "quality" in disputed and third.quality == "invalid":
         raise ValueError("the third person decides between high and middle; only the two workers can call a card invalid")
     agreed = "middle" if mode == "paper" else first.quality
     quality = third.quality if "quality" in disputed else agreed
     category = third.category if "category" in disputed else first.category
-    waiting = tuple(name for name in disputed if getattr(third, name) is None)
-    return AnnotationOutcome("open" if waiting else "kept", quality, category, waiting)
+    waiting = tuple(name for name in disputed if name not in answered)
+    return AnnotationOutcome("open" if waiting else "kept", quality, category, waiting, bool(answered - set(disputed)))
 
 
 def questions(first: Mark, second: Mark) -> tuple[str, ...]:

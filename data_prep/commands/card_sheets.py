@@ -88,15 +88,19 @@ def import_marks(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Seque
         decisions |= marks
     outcomes = {id: settle(first[id], second[id], decisions.get(id, Mark()), mode) for id in loaded}
     waiting = [card for card in cards if outcomes[card.id].state == "open"]
+    unused = sorted(id for id, outcome in outcomes.items() if outcome.unused)
     pairs = [(first[id], second[id]) for id in loaded]
     agreed = agreement(pairs, _SEED)
     kept = [outcome.quality for outcome in outcomes.values() if outcome.state == "kept"]
     both_high = sum(a.quality == b.quality == "high" for a, b in pairs)  # where the two modes differ
     build = Build(out, "sheet import", _SEED, {"mode": mode})
+    if waiting:
+        refuse_to_overwrite(build, ["third"])
     build.figures = {
         "high": kept.count("high"),
         "middle": kept.count("middle"),
         "both_say_high": both_high,
+        "third_answers_not_asked_for": unused,
         "agreement": [asdict(row) for row in agreed],
     }
     build.input(*files, *workers, *third)
@@ -112,7 +116,6 @@ def import_marks(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Seque
         settled = [(card, outcome) for card in cards if (outcome := outcomes[card.id]).state == state]
         build.write(name, [card.model_copy(update={"quality": o.quality, "category": o.category}) for card, o in settled])
     if waiting:
-        refuse_to_overwrite(build, ["third"])
         rows = []
         for card in sorted(waiting, key=lambda card: card.language):
             row = _cells(card) | {"decide": "both" if len(outcomes[card.id].open) > 1 else outcomes[card.id].open[0]}
@@ -128,6 +131,8 @@ def import_marks(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Seque
     to_console(Table("agreement", "Agreement of the two workers", columns, tuple(figures), notes), console)
     both = f"{both_high} cards that both workers call high are high in native mode, middle in paper mode"
     console.print(f"{mode} mode: {kept.count('high')} high, {kept.count('middle')} middle; {both}")
+    if unused:
+        console.print(f"ignored, as not asked for: the third person's answers on {len(unused)} cards ({', '.join(unused[:3])})")
     build.finish(console)
 
 

@@ -40,12 +40,15 @@ def tasks(dialogues: Sequence[Dialogue], played: Texts) -> list[dict[str, Any]]:
 
 
 def configuration(rubric: Rubric, language: Language, played: bool) -> str:
-    """The labelling configuration (XML): the dialogue, and every dimension with its levels."""
+    """The labelling configuration (XML): the dialogue, and every dimension with its levels. Raises `UserError` for a dimension
+    with the name of another field."""
     view = xml.Element("View")
     if played:
         xml.SubElement(view, "Text", name="who", value="$played")
     xml.SubElement(view, "Paragraphs", name=DIALOGUE, value="$turns", layout="dialogue", nameKey="author", textKey="text")
     for key in rubric.dimensions:
+        if key in (DIALOGUE, COMMENT, "who"):
+            raise UserError(f"rubric {rubric.name}: dimension {key!r}: Label Studio's configuration has a field of this name")
         about = " ".join(rubric.about(key, language).split())
         xml.SubElement(view, "Header", value=f"{rubric.label(key, language)}: {about}")
         choices = xml.SubElement(view, "Choices", name=key, toName=DIALOGUE, choice="single-radio", required="true")

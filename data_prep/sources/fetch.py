@@ -46,11 +46,13 @@ def fetch(source: Source, origin: Origin, build: Build) -> int:
                     packed.extractall(roots[0])  # keeps names inside the folder
             except (OSError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:  # RuntimeError: encrypted
                 raise UserError(f"corpus {source.name}: {origin.archive} cannot be unpacked: {error}") from None
-        names = set()
+        names: set[str] = set()
         for root in roots:
             paths = {path for pattern in (*source.files, *source.beside) for path in root.glob(pattern)}
             for path in sorted(path for path in paths if path.is_file() and not path.is_symlink()):
-                names.add(name := path.relative_to(root).as_posix())
+                if (name := path.relative_to(root).as_posix()) in names:
+                    raise UserError(f"corpus {source.name}: {name} is in two of its folders at commit {origin.revision}")
+                names.add(name)
                 (build.folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, build.folder / name)
                 build.output(name)

@@ -7,16 +7,16 @@ except for clock times. The unsharded command on that folder makes no calls, or 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from core.differences import differing_leaves
 from core.errors import UserError
 from core.files import check_unique, each_placed, read_bytes, read_jsonl, sha256_file, write_bytes, write_json, write_lines
-from core.records import Dialogue, HumanScore, Judgement
+from core.records import Dialogue, HumanScore, Judgement, Language
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.judgement_sets import VERDICTS, sets_of
 from evalsuite.runs.people import PEOPLE
@@ -43,7 +43,7 @@ def whole(folder: Path, needed: bool = True) -> RunConfig:
 def merge(folders: Sequence[Path], out: Path) -> Written[Dialogue]:
     """Merge the finished shards of a run into `out`; returns the dialogues in the order of one run, and measures the judge on
     the whole gold set. Raises `UserError`, before anything is written, if a shard is missing, doubled, unfinished or of
-    another config, and if dialogues are missing or in two shards."""
+    another config, if dialogues are missing or in two shards, and if only some of them are judged."""
     if out.resolve() in [folder.resolve() for folder in folders]:
         raise UserError(f"--out {out}: this is one of the shards; use another folder")
     check_unique("merge", (str(folder.resolve()) for folder in folders), "folders")
@@ -55,7 +55,7 @@ def merge(folders: Sequence[Path], out: Path) -> Written[Dialogue]:
         config = runs[0].config()
         for run in runs:
             _check_finished(run, runs[0])
-        _check_dialogues(runs)
+        _check_judged(runs, _check_dialogues(runs))
         merged = opened.enter_context(open_run(out))
         merged.claim_shard(None)
         for stage, settings in config.stages.items():
@@ -125,9 +125,12 @@ def _check_finished(run: Run, first: Run) -> None:
             raise UserError(f"{ours} and {others} are not of one run")
 
 
-def _check_dialogues(runs: Sequence[Run]) -> None:
-    """Raise `UserError` unless the dialogues of all parts make up one run."""
-    ids = [[d.id for _, d in each_placed(run.folder / "dialogues.jsonl", Dialogue, "dialogues")] for run in runs]
+def _check_dialogues(runs: Sequence[Run]) -> list[dict[str, Language]]:
+    """Each part's dialogues and their languages. Raises `UserError` unless they make up one run."""
+    records = [
+        [(d.id, d.language) for _, d in each_placed(run.folder / "dialogues.jsonl", Dialogue, "dialogues")] for run in runs
+    ]
+    ids = [[id for id, _ in part] for part in records]
     total = sum(map(len, ids))
     parts = {str(run.config().shard): len(part) for run, part in zip(runs, ids, strict=True)}
     if any(len(Shard.parse(shard).take(range(total))) != count for shard, count in parts.items()):
@@ -137,6 +140,29 @@ def _check_dialogues(runs: Sequence[Run]) -> None:
     if given and given.count != total:
         raise UserError(f"{given.count} dialogues were given to be scored, the shards hold {total}")
     check_unique("the shards", (id for part in ids for id in part), "dialogue ids")
+    return [dict(part) for part in records]
+
+
+def _check_judged(runs: Sequence[Run], dialogues: Sequence[Mapping[str, Language]]) -> None:
+    """Raise `UserError` for a verdict on another shard's dialogue, and where only some dialogues of a language are judged: a
+    budget may have ended a shard."""
+    config, shards = runs[0].config(), [cast(Shard, run.config().shard) for run in runs]
+    gold_file = runs[0].folder / "gold_dialogues.jsonl"
+    gold = read_jsonl(gold_file, Dialogue, "gold dialogues") if gold_file.exists() else []
+    of_gold = [{dialogue.id: dialogue.language for dialogue in shard.take(gold)} for shard in shards]
+    for number, name in product(range(len(config.judged)), (*VERDICTS, GOLD)):
+        parts, judged = of_gold if name == GOLD else dialogues, dict[str, Language]()
+        for run, part in zip(runs, parts, strict=True):
+            judging = sets_of(run.folder, config)[number]
+            verdicts = {verdict.dialogue_id: verdict.language for verdict in judging.each(name)}
+            if strange := verdicts.keys() - part.keys():
+                raise UserError(f"{judging.folder / name}: judges {min(strange)}, which is not among this shard's dialogues")
+            judged |= verdicts
+        judged_in = set(judged.values())
+        unjudged = [id for part in parts for id, language in part.items() if language in judged_in and id not in judged]
+        if unjudged and name != "turn_judgements.jsonl":
+            lacking = f"{len(unjudged)} dialogues have no judgement while others have ({unjudged[0]})"
+            raise UserError(f"{name}: {lacking}: score every shard")
 
 
 def _add_up(merged: Run, runs: Sequence[Run]) -> None:

@@ -14,7 +14,9 @@ from core.records import HumanScore
 from core.rubrics import load_rubric
 from data_prep.__main__ import app
 from data_prep.scores.annotation import item_of
+from data_prep.scores.label_studio import configuration
 from tests.data_prep.test_dialogue_annotation import dialogue
+from tests.evalsuite.records import make_rubric
 from tests.files_of_rows import read_sheet, write_sheet
 
 FEEL = load_rubric("feel")
@@ -131,3 +133,9 @@ def test_its_scores_are_settled_and_reviewed_as_those_of_sheets(given: Path) -> 
     command("import", given / "review.csv", given / "r.json", *call)
     accepted = read_jsonl(given / "s" / "accepted.jsonl", HumanScore, "scores")
     assert {(score.dialogue_id, score.value) for score in accepted} == {(dialogue(0).id, 2.5)}
+
+
+@pytest.mark.parametrize("name", ["dialogue", "comment", "who"])
+def test_a_dimension_may_not_have_the_name_of_another_field(name: str) -> None:
+    with pytest.raises(UserError, match=f"rubric test: dimension '{name}': Label Studio's configuration has a field"):
+        configuration(make_rubric(name), "en", played=False)

@@ -293,12 +293,13 @@ def test_a_third_sheet_may_come_in_parts(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_third_person_says_unasked_changes_nothing(bench: Bench) -> None:
+def test_what_the_third_person_says_unasked_changes_nothing_and_is_told(bench: Bench) -> None:
     bench.settle()
     more = CHOSEN | {"c3": ("middle", "9")}
     fill_csv(bench.folder / "out" / "third.csv", bench.folder / "third.csv", more)
     assert bench.settle(bench.folder / "third.csv") == ""
     assert bench.kept()["c3"] == ("middle", 3)
+    assert "not asked for: the third person's answers on 1 cards (c3)" in bench.printed
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from evalsuite.runs.shards import Shard
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Endpoint
+from tests.evalsuite.records import make_judgement, make_rubric
 
 RECORDS = ["cards", "dialogues", "judgements", "gold_dialogues", "gold_scores", "gold_judgements"]
 FILES = [*(f"{name}.jsonl" for name in RECORDS), "agreement.json", "usage.json", "config.json"]
@@ -189,6 +190,22 @@ def two(t: Path, **config: Any) -> list[Path]:
     return [shard(t / "a", 1, 2, **config), shard(t / "b", 2, 2, **config)]
 
 
+def scored(t: Path, *judged: str, **config: Any) -> list[Path]:
+    """Two shards of a scored run, of which the first judged these dialogues and the second none."""
+    folders = two(t, score={"rubric": make_rubric("empathy").model_dump(mode="json")}, **config)
+    write_jsonl(t / "a" / "judgements.jsonl", [make_judgement(dialogue, "empathy", 3) for dialogue in judged])
+    write_jsonl(t / "b" / "judgements.jsonl", [])
+    return folders
+
+
+def another_part_of_the_gold_set(t: Path) -> list[Path]:
+    folders = scored(t, gold={})
+    for folder in folders:
+        write_jsonl(folder / "gold_dialogues.jsonl", [dialogue(0), dialogue(1)])
+        write_jsonl(folder / "gold_judgements.jsonl", [make_judgement("d0", "empathy", 3)])
+    return folders
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "message"),
@@ -209,6 +226,9 @@ def two(t: Path, **config: Any) -> list[Path]:
         (unfinished, r"shard 2/2 is not finished \(no dialogues.jsonl in .*b\): run its command again"),
         (truncated, r"missing or doubled: .* \(1/2: 2, 2/2: 1\)"),
         (overlapping, "duplicate dialogue ids: d0"),
+        (lambda t: scored(t, "d4"), "a/judgements.jsonl: judges d4, which is not among this shard's dialogues"),
+        (lambda t: scored(t, "d0", "d1"), r"3 dialogues have no judgement while others have \(d2\): score every shard"),
+        (another_part_of_the_gold_set, "b/gold_judgements.jsonl: judges d0, which is not among this shard's dialogues"),
         (lambda t: two(t, dialogues={"count": 9}), "9 dialogues were given to be scored, the shards hold 5"),
     ],
 )
