@@ -189,5 +189,5 @@ class Build:
         write_json(self.folder / "manifest.json", manifest)
         self._move()
         if not quiet:
-            console.print(f"written: {self.out}/ ({', '.join(sorted(self._outputs))}, manifest.json)")
+            console.print(f"written: {self.out}/ ({', '.join([*sorted(self._outputs), 'manifest.json'])})")
         return manifest

@@ -250,6 +250,7 @@ def test_stats_of_published_and_own_files(run: Run) -> None:
     Path("pub.json").write_bytes(orjson.dumps([entry]))
     write_jsonl(Path("own.jsonl"), CARDS)
     result = run("check", "pub.json", "own.jsonl", "--out", "s")
+    assert "written: s/ (manifest.json)" in result.stdout
     assert result.exit_code == 0, result.exception
     assert re.search(r"Chinese +│ here +│ +– │ +– │ +– │ +2 │", result.output)
     assert re.search(r"Work and Study +│ +1 │", result.output)
