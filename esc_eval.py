@@ -4,8 +4,6 @@ The wheel has the same packages at its top as the checkout, so an import is spel
 (docs/decisions/one-import-name.md says what that costs).
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models behind a URL, as command lines and configs name them: NAME@URL, or NAME@URL#VARIABLE with a key."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import re

@@ -1,7 +1,5 @@
 """Shell completion: the possible values of options and arguments, by their names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 

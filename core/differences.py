@@ -1,7 +1,5 @@
 """Differences between two configs: the leaves of two JSON values, side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

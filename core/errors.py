@@ -1,7 +1,5 @@
 """Errors that a user can act on. Everything else is a bug and keeps its traceback."""
 
-from __future__ import annotations
-
 import atexit
 import difflib
 import gc

@@ -1,7 +1,5 @@
 """Reading files into pydantic models, with errors that name file, line and field, and writing them atomically."""
 
-from __future__ import annotations
-
 import codecs
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """The commit of a checkout."""
 
-from __future__ import annotations
-
 import subprocess
 from functools import cache
 from pathlib import Path

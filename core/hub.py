@@ -1,7 +1,5 @@
 """Publishing files on the Hugging Face hub in one commit, with huggingface_hub and its token (`hf auth login`, or HF_TOKEN)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

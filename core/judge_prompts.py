@@ -10,8 +10,6 @@ Native prompts begin with what never changes: the rules (system message), then t
 with a prefix cache reads the rules once per run and a dialogue once for all dimensions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal

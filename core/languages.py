@@ -10,8 +10,6 @@ The folder is `languages/CODE` in the current folder (your own, which takes prec
 Texts that a language lacks come from the language it is a variety of (pt for pt-BR), else from English; `tell` says so once.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import unicodedata

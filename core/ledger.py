@@ -1,8 +1,6 @@
 """The ledger of a data command: how many items each step took, kept and dropped (with a reason), and its outputs with their
 manifest. No clock time is recorded, so two runs on the same input with the same seed leave the same bytes."""
 
-from __future__ import annotations
-
 import functools
 import importlib.metadata
 import shutil

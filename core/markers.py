@@ -1,8 +1,6 @@
 """Control markers of chat templates in ordinary text are broken up here, so that no text can end a message or open a turn, in
 training data and in requests to servers: a tokenizer's special and added tokens, and what looks like one of any family."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from contextlib import suppress

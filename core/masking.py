@@ -1,7 +1,5 @@
 """Keys stay out of all files and messages: they are masked in text, and refused in addresses."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Names of people, models and things in records: one spelling each, so that nobody is counted twice."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterable

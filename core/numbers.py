@@ -1,7 +1,5 @@
 """Numbers as people and spreadsheets write them."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """The options that several verbs share: one name, one meaning, one help text."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, TypeVar
 

@@ -1,7 +1,5 @@
 """The base of the project's HTML pages: text is escaped, only their own scripts run, and nothing is loaded from the network."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

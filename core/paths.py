@@ -7,8 +7,6 @@ If an option wants a file and gets a run folder, the program (`core.verbs`) take
 input, an output that cannot be written, and an output that would replace an input or be read as one next time.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Lists of regular expressions that are searched in many texts and match few."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from re import _constants as ops  # type: ignore[attr-defined]

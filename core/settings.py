@@ -1,7 +1,5 @@
 """The base of the models of our YAML files, and `--set`, which sets their fields."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin

@@ -1,7 +1,5 @@
 """The prompts of both sides of a dialogue, and each side's view of it. Simulators play by the prompts of their training."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from core.prompts import PromptPack

@@ -4,8 +4,6 @@ Ctrl-C ends it with one line, until `run_cli` takes over. A limit on memory that
 imports would hang or fail with a library's obscure error.
 """
 
-from __future__ import annotations
-
 import resource
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Failures inside third-party libraries in one line: the library's message and what to do."""
 
-from __future__ import annotations
-
 import os
 import traceback
 from pathlib import Path

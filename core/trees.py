@@ -1,8 +1,6 @@
 """Trees of questions: an answer leads to another question or to the end, and adds its points to the outcome. With several
 outcomes, an answer may give a level of its question's: the worst on the way counts, or the best of all if none is given."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Any

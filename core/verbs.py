@@ -6,8 +6,6 @@
 A program's help shows the lines of `add`; a verb's own help comes from its function's signature and docstring.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """wandb for training and reports: optional, offline without a key, never asking for one."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import suppress

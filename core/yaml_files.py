@@ -1,7 +1,5 @@
 """YAML files: configs, specs, rubrics. Errors name file, line and field."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """The tables of docs/reproduce.md, paper item by paper item, from docs/paper_items.yaml: `python docs/paper_items.py`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

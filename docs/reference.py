@@ -3,8 +3,6 @@
 Fields come from pydantic's JSON schema of a model, where a field's docstring is its description. `make docs` runs this.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

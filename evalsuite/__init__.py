@@ -3,8 +3,6 @@
 The Python API: `load_run`, `simulate` and `score` with their async versions, and `UserError`, which they raise.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

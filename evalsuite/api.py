@@ -5,8 +5,6 @@ The engine is that of the commands, with the same stages, store and errors. With
 which can be resumed and extended; without it, everything is kept in memory.
 """
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 import warnings

@@ -1,7 +1,5 @@
 """The command line of the harness: every verb of `esc-eval`, one line each."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 

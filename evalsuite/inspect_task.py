@@ -7,8 +7,6 @@ sample is a role card. Prompts, protocol, judge and rubric are those of `esc-eva
 Inspect's. Answers are not constrained here, so use a judge that follows its prompt.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from pathlib import Path

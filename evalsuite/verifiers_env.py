@@ -5,8 +5,6 @@
 The policy is the supporter. Dialogues, verdicts and rewards are those of `evalsuite.environment`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import tempfile

@@ -1,7 +1,5 @@
 """`python -m serve`: bring models up as OpenAI-compatible servers on this machine."""
 
-from __future__ import annotations
-
 from core.starting import interrupted  # noqa: F401 - before slow imports
 
 import os

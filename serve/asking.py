@@ -1,7 +1,5 @@
 """Requests in a server's dialect: its first answers show which fields it accepts besides the messages (`serve.dialect`)."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The run's budget: its limits on time, calls and money, and the share of them that a dialogue needs to finish."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """The command line and environment of each planned server, and of a router in front of equal servers."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import os

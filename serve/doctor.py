@@ -1,7 +1,5 @@
 """What this machine has and lacks for serving, training and evaluating: one finding per line, with its remedy."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import os

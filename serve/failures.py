@@ -4,8 +4,6 @@ Only an error's codes and message are used, never the rest of the body, in which
 the vendor's error into their own, as a field or as JSON in the text of the message; it is unpacked.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from contextlib import suppress

@@ -6,8 +6,6 @@ whole group (SIGTERM, SIGKILL after `GRACE` seconds). Exit code: the command's i
 otherwise 0. It imports little, since it stays in memory as long as its server.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """Limits on calls: slots at a server, a provider's rate, and patience with a server that is not available."""
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import itertools

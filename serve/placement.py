@@ -5,8 +5,6 @@ servers it gets (until no GPU is left, or none helps), whether the judge runs be
 supporters run together or a few at a time. Servers that share a GPU divide its memory so that they hold equally many dialogues.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

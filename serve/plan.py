@@ -5,8 +5,6 @@ slower, each adapter is merged into its own copy of the base. Where a spec asks 
 a router. Neither torch nor vllm is imported here: the servers are other processes, started by `serve.launch`.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

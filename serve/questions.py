@@ -1,7 +1,5 @@
 """A question to a model, and its request to a server."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress

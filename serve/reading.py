@@ -5,8 +5,6 @@ many spellings, in channels (gpt-oss), in parts of the content (Mistral), in sep
 template, so that the text has only the closing one.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

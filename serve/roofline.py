@@ -12,8 +12,6 @@ as many as its share of that time is (Little's law); the rate is dialogues in fl
 caches of all models hold to the end. Servers on one GPU take turns. Left out: operations of attention, and models elsewhere.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ counted in safetensors headers where the weights are on this machine, and by tra
 architectures.yaml lists neither torch nor transformers is imported. Tests compare the results with vLLM's own classes.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math

@@ -1,7 +1,5 @@
 """The transport: sends a request to a server that may be away, overloaded or broken, until it is answered or given up."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

@@ -1,7 +1,5 @@
 """`python -m train VERB`: the steps before and after training. Training itself: `accelerate launch train/esc_….py`."""
 
-from __future__ import annotations
-
 from core.starting import interrupted  # noqa: F401 - before the slow imports
 
 from core.errors import run_cli

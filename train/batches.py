@@ -3,8 +3,6 @@
 Shapes: B rows, T tokens of the longest row, K answer tokens of the row with the most, D scores of the row with the most.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Compares a trained simulator with its base on held-out support dialogues: perplexity of real seeker lines, and own lines."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ The data come from `python -m data_prep rank-sft`: one answer for all dimensions
 `--dimension` and `--language` it trains one adapter each, as in the paper. Running the identical command again resumes.
 """
 
-from __future__ import annotations
-
 from core.starting import interrupted  # noqa: F401 - before the slow imports
 
 import sys

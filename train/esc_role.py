@@ -5,8 +5,6 @@
 The data come from `python -m data_prep role-sft`. Running the identical command again resumes from the last checkpoint.
 """
 
-from __future__ import annotations
-
 from core.starting import interrupted  # noqa: F401 - before the slow imports
 
 import sys

@@ -6,8 +6,6 @@ Seeker and ranker are served elsewhere. Rewards can be gamed: docs/train.md says
 again resumes from the last checkpoint.
 """
 
-from __future__ import annotations
-
 from core.starting import interrupted  # noqa: F401 - before the slow imports
 
 import asyncio

@@ -1,7 +1,5 @@
 """A recipe's files of examples: JSONL, Parquet, a part of a `datasets` folder, or a data set on the hub."""
 
-from __future__ import annotations
-
 import random
 from contextlib import suppress
 from functools import lru_cache

@@ -3,8 +3,6 @@
 The arithmetic is that of `train.sizes`; here are the GPUs, the data, and the tables.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Scores a test split with a ranker's base, untrained and under each adapter, without a server (`python -m train test`): the
 trainer's own validation gives the answers (`RankTrainer.prediction_step`), as a constrained server would."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any, cast, get_args

@@ -1,7 +1,5 @@
 """`python -m train test RECIPE`: measures a trained adapter on held-out data, without a server."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

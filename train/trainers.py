@@ -6,8 +6,6 @@ prompt are never computed), and a validation in which the model generates its di
 every answer is one digit, a row holds all questions about a dialogue as a tree (`train.prefix_tree`), read once.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext

@@ -8,8 +8,6 @@ All functions are about a single dimension; verdicts are in the same order as th
   `acc_soft_read` (the native one). `parse_rate` is the share of readable verdicts.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

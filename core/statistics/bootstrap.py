@@ -9,8 +9,6 @@
 Both are followed by `interval`, the percentiles of the draws.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import lru_cache
 

@@ -11,8 +11,6 @@ are skewed and few, as in comparisons with a supporter that always gets the same
   clusters lie half the scale away on the other side.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ Scores are decimals, which floats only approximate. As sums of floats, 1.4, 2.8 
 the approximations: 0.6, 2.3 and 4.6 give 2.4999999999999996 in every order.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable
 from fractions import Fraction

@@ -8,8 +8,6 @@ there is none before enough clusters differ from the most frequent kind. It was 
 (tests/bench/truth_raters.py; docs/measurements.md).
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit

@@ -9,8 +9,6 @@ contribution to a share. So a share is a mean over items like any other. Interva
 (tests/bench/truth_votes.py); the tests compare with evalica.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ It uses word lists that anyone can read and correct (configs/risk). Lists miss o
 meant: the audit finds replies to read, and does not decide whether a supporter is safe.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence

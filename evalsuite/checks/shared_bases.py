@@ -4,8 +4,6 @@ ESC-Eval's appendix B.3 names the risk. Bases are inferred from the names of che
 uninformative name is "unknown", never "different".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -2,8 +2,6 @@
 fixed phrases and counted words. They miss other wordings, and are sometimes wrong about real people: a rate is meaningful only
 compared with that of human seekers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

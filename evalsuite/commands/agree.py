@@ -1,8 +1,6 @@
 """`esc-eval agree` compares judges with human (or synthetic) scores and with each other (table 4 of ESC-Eval), compares people
 with each other, and correlates the scores of judges and metrics with people's (tables 3, 13, 14 and 15)."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, replace

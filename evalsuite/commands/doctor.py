@@ -1,7 +1,5 @@
 """`esc-eval doctor`: what this machine has and lacks."""
 
-from __future__ import annotations
-
 import typer
 
 from core.errors import say

@@ -1,7 +1,5 @@
 """`esc-eval init`: the files of a first run, to adapt."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`esc-eval models` lists the models that a role can be given, and checks whether they answer."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Options that several verbs share, and the config that a run's options resolve to."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any

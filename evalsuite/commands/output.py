@@ -1,7 +1,5 @@
 """The output of verbs: tables on the console, JSON on standard output, JSON and CSV files in a folder."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import sys

@@ -1,7 +1,5 @@
 """`esc-eval push` publishes adapters, data sets, results and reports on the Hugging Face hub."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Annotated

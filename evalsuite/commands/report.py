@@ -1,7 +1,5 @@
 """`esc-eval report` writes a run's report again from its records; `esc-eval merge` joins the shards of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path

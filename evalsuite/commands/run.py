@@ -1,7 +1,5 @@
 """`esc-eval run` makes a run; `esc-eval status` shows its progress."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`esc-eval leaderboard`: a board of several scored runs, of people's scores, or of two runs compared."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """The verdicts given to `esc-eval agree`: files of any judges, or run folders."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated

@@ -3,8 +3,6 @@
 A judge that rates one kind sentence, or the seeker's own words, as highly as a model's replies does not tell supporters apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -5,8 +5,6 @@ Consecutive turns of one side are joined. Supporter turns before the seeker's fi
 chat templates require the user to begin, and ESC-Eval's dialogues hide their greeting, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from core.records import Dialogue, Stopped

@@ -10,8 +10,6 @@ rounding. For any other sum `Bands.off_sum` decides: `renormalise` divides by it
 always null.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple

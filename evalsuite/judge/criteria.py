@@ -7,8 +7,6 @@ of them has positive points. If an answer cannot be read, the criterion is asked
 counts towards are null.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

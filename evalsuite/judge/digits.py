@@ -4,8 +4,6 @@ digits are left to `evalsuite.judge.words`.
 If the server reports token probabilities, every score comes with its distribution and expected value.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby

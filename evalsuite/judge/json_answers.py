@@ -8,8 +8,6 @@ model write white space or a reason without end. Otherwise the object is searche
 The answer with more scores counts (the first one if they have equally many), and its missing scores are null.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

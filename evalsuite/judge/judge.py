@@ -4,8 +4,6 @@ The prompts are in `core.judge_prompts`. How a method constrains and reads answe
 `evalsuite.judge.methods`.
 """
 
-from __future__ import annotations
-
 from asyncio import Future
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ A dimension's score is the number after the first occurrence of its label and a 
 between two scores of the scale. A number off the scale is no score, and a dimension that the answer does not name has none.
 """
 
-from __future__ import annotations
-
 import re
 
 from core.judge_prompts import judge_messages

@@ -3,8 +3,6 @@
 A method is loaded when a judge uses it, so a method that cannot be loaded does not affect the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib import import_module

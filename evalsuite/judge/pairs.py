@@ -7,8 +7,6 @@ dialogues of the pair a verdict: `condition` has the opponent (`against`) and th
 not make it another scorer's, and `repeat` numbers the answers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable, Sequence

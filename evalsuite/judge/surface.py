@@ -14,8 +14,6 @@ The candidates are scikit-learn's logistic regression on standardised features a
 language and dimension, the one with the higher accuracy on the validation split is used; the test split has no influence.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

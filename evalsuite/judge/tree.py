@@ -7,8 +7,6 @@ an answer on the path gives it. If the path ends at an unreadable answer, the ou
 they are at their worst already.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 
 from core.errors import UserError

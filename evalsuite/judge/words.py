@@ -2,8 +2,6 @@
 answer is the score alone; if several are, one line each: `Warmth: 7`.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -3,8 +3,6 @@
 The seeker's memory contains its thoughts (`Turn.state`), the supporter's only the words spoken.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

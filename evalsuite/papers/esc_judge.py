@@ -9,8 +9,6 @@ of a stage vote, and then the stages.
 Paper mode follows the published scripts: one order, verbatim replies at temperature 0.8, verdicts read as in their analysis.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace

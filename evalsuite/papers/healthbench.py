@@ -8,8 +8,6 @@ Paper mode sends what the script's `ChatCompletionSampler` sends, with the promp
 message for supporter and grader, and the supporter's also in the transcript that the grader reads.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -8,8 +8,6 @@ Paper mode follows the published scripts: an empty reply counts as dots (nativel
 table a dimension without a number counts 3. Records keep no such score.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections.abc import Iterator, Mapping, Sequence

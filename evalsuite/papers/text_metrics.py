@@ -10,8 +10,6 @@ characters and in jieba's words, every other language in sacrebleu's words or ch
   reference.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import math
 from collections import Counter

@@ -9,8 +9,6 @@ says ends a dialogue; a dimension that the judge did not reach counts among its 
 `vera_mh_judge`, for those of the rubric `data_prep.published.vera_mh`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property

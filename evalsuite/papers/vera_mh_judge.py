@@ -9,8 +9,6 @@ Oddities on RFC: a column without a heading is offered as a category ("Unnamed: 
 a blank is offered without its definition, and answers become a table that no script scores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from core.errors import UserError

@@ -1,7 +1,5 @@
 """Assignment of items to raters: items and raters in, tasks out, the same for the same seed."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 A person's line is in the database before the supporter is asked, and a reply before it is shown as whole.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping

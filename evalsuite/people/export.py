@@ -1,7 +1,5 @@
 """A study's answers as records: scores, preferences and dialogues for the rest of the project."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The checks on every request of the study's server: size, rate, origin; and the headers of every answer."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import OrderedDict

@@ -4,8 +4,6 @@ A backup is one closed file. A restore changes nothing before the backup is veri
 be run again if it was killed between any two steps. Participants who withdrew stay withdrawn if an older backup is restored.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from contextlib import AbstractContextManager, closing, suppress

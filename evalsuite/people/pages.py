@@ -1,7 +1,5 @@
 """The pages: Jinja templates in the rater's language, with everything escaped."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A study's progress: each rater's tasks, attention checks and repeated items, and agreement so far."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated

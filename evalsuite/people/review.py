@@ -6,8 +6,6 @@
   agree scores again; other contested scores are reviewed by all their raters together, and one of them enters the agreed score.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from typing import Any
 

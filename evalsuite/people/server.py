@@ -1,7 +1,5 @@
 """The study's server: pages for raters, saving, and the organiser's page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """Authentication: a rater or the organiser, by the session's cookie; for every change, also by the form's token."""
 
-from __future__ import annotations
-
 import secrets
 from typing import Annotated
 

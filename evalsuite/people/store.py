@@ -3,8 +3,6 @@
 SQLite (WAL, every commit on the disk before it is acknowledged) or PostgreSQL, by URL.
 """
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 import time

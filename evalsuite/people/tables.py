@@ -1,7 +1,5 @@
 """The tables of a study's database."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from sqlalchemy import JSON, ForeignKey, UniqueConstraint

@@ -1,7 +1,5 @@
 """Boards over several runs, with the reasons why others are not comparable, and boards from people's scores (table 2)."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace

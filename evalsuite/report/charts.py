@@ -1,7 +1,5 @@
 """The report's charts, each below the table with the same figures."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

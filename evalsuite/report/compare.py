@@ -1,7 +1,5 @@
 """The page of `esc-eval leaderboard --against`: whether a later run is better, and what changed."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from itertools import groupby

@@ -1,7 +1,5 @@
 """From a run folder's records to its tables and report."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ How they look is in templates/figures.yaml. A colour is the name of one of the p
 its theme, `coloured` that of the light one. Labels are escaped, so none can be taken for a colour.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Iterable, Sequence

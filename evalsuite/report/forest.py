@@ -1,7 +1,5 @@
 """Forest plots, a row per supporter with its estimates and intervals: templates/parts.html.j2 draws them without a script."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The first lines of a report: which model is ahead and by how much, whether its judge is reliable, and warnings."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, pairwise

@@ -1,7 +1,5 @@
 """A report's tables and charts in Weights & Biases: optional, offline without a key (`wandb sync` sends it later)."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

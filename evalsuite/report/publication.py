@@ -1,7 +1,5 @@
 """A scored run on the hub: its scores as evaluation results of a model, its report as a static Space."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The report of a run: report.html (one self-contained file), report.json (the same as data), report.md, and tables/*.csv."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence

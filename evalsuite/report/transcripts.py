@@ -1,7 +1,5 @@
 """The data of the report's transcript browser: an index with the fields of its filters, and the dialogues."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

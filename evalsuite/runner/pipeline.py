@@ -1,7 +1,5 @@
 """The stages of a run: dialogues are held and scored in one stream, and all records are rebuilt from the call store."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """`esc-eval run --until decided`: plays cards in batches until the differences are decided, or all cards are played."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

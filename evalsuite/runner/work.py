@@ -1,7 +1,5 @@
 """What a stage of a run does with each dialogue: hold it, judge it as soon as it is finished, keep the records."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext

@@ -1,7 +1,5 @@
 """The config of a run: a YAML file in configs/eval with command-line overrides."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ The first judge's records are in the run folder itself, and its stages are `scor
 judges/NAME, and its stages are `score NAME` and `gold NAME`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

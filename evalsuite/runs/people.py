@@ -1,7 +1,5 @@
 """The people of a run folder: role cards or profiles, with a file for each kind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """The records of finished runs, for comparisons."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The identity of a run, with which its folder is claimed: dialogues, judgements and gold set."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ one or two supporters' servers. A merged folder has the records, config, usage a
 except for clock times. The unsharded command on that folder makes no calls, or only those that a shard had lost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import product

@@ -1,7 +1,5 @@
 """Several runs on one board: the dialogues on the cards that all of them have, with distinct names of supporters."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

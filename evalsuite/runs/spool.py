@@ -1,7 +1,5 @@
 """Finished dialogues and their verdicts, on disk until their run ends: only dialogues in flight are in memory."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path

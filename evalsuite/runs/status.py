@@ -1,7 +1,5 @@
 """The progress of a run: its calls by role and model, and its records by outcome."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import product
 from pathlib import Path

@@ -4,8 +4,6 @@ versions.json of the run folder has them: group → name → all versions in use
 run is resumed: it then lists both versions, and so does the report. A price is `INPUT/OUTPUT`, per million tokens.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 import sys

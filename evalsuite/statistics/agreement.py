@@ -9,8 +9,6 @@
   (`tests/bench/truth_gold.py`).
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Scores by category of the seekers' problems, and by a field of the dialogues (a version, a week, a country)."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ Scores on one card are correlated: an interval that took thirty cards with thirt
 could be half as wide as it should be.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 

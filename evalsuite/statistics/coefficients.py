@@ -4,8 +4,6 @@ A selection weighs whole groups of pairs: a single group (within a sample), all 
 resample. Calling scipy for each of a hundred thousand selections would take a millisecond each.
 """
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Runs side by side: scores of several run folders on one rubric, paired differences, and other changes, as tables and JSON."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -8,8 +8,6 @@ counts. statsmodels' MixedLM fits the same model, but as a single group of all s
 9,170 dialogues that takes 670 MB and hours. It is the oracle of the tests.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

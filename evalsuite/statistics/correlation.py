@@ -12,8 +12,6 @@
 - Intervals: 95 %, percentile bootstrap over samples, which are drawn whole. Undefined resamples are left out and counted.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What every model of a run used, and what evaluating a dialogue costs (EmoHarbor appendix F.3, table 4)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple

@@ -18,8 +18,6 @@ the truth in 61 to 85 % of simulated studies (docs/measurements.md).
 Where ratings are missing, a model's mean and variance are over its own users, and M(U − 1) in (13) is the number of ratings
 minus that of models."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations

@@ -1,8 +1,6 @@
 """Everything that `esc-eval agree` reports: judges' figures as JSON and as tables, means over seeds and languages, and tests
 between judges on shared items (differences in ACC on every dimension and on the average, over clusters)."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

@@ -3,8 +3,6 @@
 Verdicts are of one judge if they have the same judge, rubric, method and condition. One file may hold several judges.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

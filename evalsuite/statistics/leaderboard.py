@@ -1,7 +1,5 @@
 """Leaderboards (table 2 of ESC-Eval): supporters × dimensions on 0–100, with ranks by what differences are significant."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -4,8 +4,6 @@ Scores of two contestants on one card are correlated. So cards are drawn whole, 
 are [cards, contestants, dimensions]; a contestant is a supporter as scored by one scorer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """People's scores as verdicts of a judge called `people`, so that figures for judges can be computed for people."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from operator import attrgetter
 

@@ -1,7 +1,5 @@
 """Scores against the length of replies: does a judge reward supporters that say more?"""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ is excluded and no weight is large. The weight is 1 / chance, which keeps the le
 dialogues are not drawn again; both rounds are then weighted together (`weights_together`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress

@@ -6,8 +6,6 @@ it, which does not say whether the seeker would have stayed (the paper does not 
 before any outcome, or whose end is not recorded, are counted as left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations

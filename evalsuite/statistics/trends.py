@@ -5,8 +5,6 @@ within dialogues with the selection of dialogues that are left. So there is also
 slope of a dialogue's own scores, averaged over the dialogues with verdicts on two rounds or more.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

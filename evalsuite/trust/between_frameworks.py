@@ -1,7 +1,5 @@
 """Do frameworks rank supporters alike, which dimensions correlate, and which framework distinguishes with the fewest calls?"""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

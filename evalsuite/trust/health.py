@@ -3,8 +3,6 @@
 Figures, in points of 0–100, are computed from existing judgements (`probe` makes them), and differences are paired over cards.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

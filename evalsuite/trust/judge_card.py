@@ -1,7 +1,5 @@
 """A judge's card: every check of a judge, its findings in words, and the figures behind them."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Where the variance of a score comes from, what a difference needs, and what ESC-Eval's table 2 could show (`power`)."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass

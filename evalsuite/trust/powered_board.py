@@ -1,7 +1,5 @@
 """Judge and people together: people's scores of some dialogues correct a judge's scores of all."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import combinations

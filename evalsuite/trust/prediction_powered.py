@@ -18,8 +18,6 @@ With few labels three things would inflate the error rate; each was measured (te
   add: any level of the scale for people's scores, one level off for the judge's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 

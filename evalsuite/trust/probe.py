@@ -1,8 +1,6 @@
 """What judge health asks a judge: to score given dialogues as they are, with a neutral text or an order to score high appended
 to the last reply, and with the dimensions in reverse order."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -8,8 +8,6 @@ correlated: the bound is Clopper and Pearson's at the effective sample size (Kor
 proportions with small expected number of positive counts estimated from survey data").
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain

@@ -1,7 +1,5 @@
 """The page of `esc-eval study`: several frameworks, or finished runs of any benchmarks, on the same supporters."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ tokenizer.json, which must give the same ids as SentencePiece (`internlm2_tokeni
 special tokens is read from the published code as text; the code is never run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@ safetensors folder, so the weights are dequantised into the cache. The model tes
 scores say nothing about quality.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import shutil

@@ -1,7 +1,5 @@
 """Folders of model files that are built atomically and identified by their content."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

@@ -5,8 +5,6 @@ Llama; only names differ, and one matrix: for each key/value head, `attention.wq
 key head, then the value head. The conversion renames tensors and reorders rows, file by file, without rounding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ key and value projections share the A of `wqkv` and get their rows of its B, wit
 exact, and so is its inverse for projections that were trained with a common A (`fused_qkv` in a ranker's recipe).
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ encode the rest. Here the SentencePiece model (BPE) becomes a `tokenizers` one, 
 probe sentences and on the text of every piece.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

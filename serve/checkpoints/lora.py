@@ -3,8 +3,6 @@
 Only plain adapters can be merged or converted exactly, and only they are served by vLLM.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -7,8 +7,6 @@ Merging adds scale·B·A to each adapted weight and copies everything else, file
 layout. PEFT's `merge_and_unload` gives the same numbers, but loads the whole model, and needs a model class in transformers.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple

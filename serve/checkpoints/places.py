@@ -1,7 +1,5 @@
 """The folders of checkpoints and adapters (local, from the hub, or the embedded model), and the commits of hub repositories."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Safetensors files: reading their headers, checking that all numbers are finite, and writing them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache

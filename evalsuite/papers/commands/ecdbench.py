@@ -1,7 +1,5 @@
 """`esc-eval paper ecdbench …`: scores of tasks aggregated to capabilities and one total (ECDBench, or your own benchmark)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, get_args
 

@@ -1,7 +1,5 @@
 """`esc-eval paper feel`: FEEL's judges, their ensemble, and how metrics rank supporters (Zhang et al., 2024)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`esc-eval paper …`: the procedures of the papers beyond a run, and their tables."""
 
-from __future__ import annotations
-
 from core.verbs import Verbs
 
 app = Verbs(

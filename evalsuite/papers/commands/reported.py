@@ -1,7 +1,5 @@
 """`esc-eval paper reported`: the papers' own tables, as printed and recomputed."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`esc-eval paper respond`: supporters answer at every turn of given dialogues, and replies are compared with references."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated

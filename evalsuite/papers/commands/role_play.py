@@ -1,8 +1,6 @@
 """`esc-eval paper role-play`: how well seekers play their cards (table 1), and which seekers or other systems a judge or people
 prefer (figure 3)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, get_args

@@ -4,8 +4,6 @@ In table 6 of ECDBench a model scores LCSTS, CNewSum and VCSum for completeness 
 request for a summary nor the meaning of the scores: the request (configs/prompts/summary) and the rubric (summary) are ours.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator, Sequence

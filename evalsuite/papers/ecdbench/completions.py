@@ -5,8 +5,6 @@ token give the same figures for all of them at once, for a fraction of the work,
 its own log-probabilities are requested. Options that are not among the alternatives returned are asked one by one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Figures 4 to 7 of ECDBench for any set of models, with the tables, in one HTML file that needs no network."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ document is a dict: for a task of lm-eval, with that task's columns; for ours, w
 configs/ecdbench/tasks names and `gold`, the list of right choices (from 0). Items without an answer are left out and counted.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables of a benchmark: its leaderboard, a model's scores down to single methods, what separates models, its contents."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations

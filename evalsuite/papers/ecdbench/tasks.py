@@ -5,8 +5,6 @@ server must return log-probabilities of a prompt (POST /completions with `echo`:
 lm-eval's for its own tasks, configs/ecdbench/tasks for ours. Zero-shot.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -12,8 +12,6 @@
   Kendall's tau-b.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ the prompt pack), so one model can be several judges. Method `tokens` is not in 
 probabilities, all aspects in one call.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager

@@ -11,8 +11,6 @@
 - Intervals: 95 %, percentile bootstrap over topics.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple

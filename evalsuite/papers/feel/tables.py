@@ -6,8 +6,6 @@ rounds of band probabilities compared with one call for token probabilities.
 - Agreement of the two methods of one model and persona: on the scores of equation 1, over dialogues that both scored.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The papers' tables for people to read: as printed, with figures that contradict others, and next to our own figures."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -7,8 +7,6 @@ Inputs that count items of a stated number (rules with `items`) are exact: only 
 an average of such inputs is exact too, and one that was truncated does not pass as rounding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction

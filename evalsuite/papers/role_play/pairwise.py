@@ -3,8 +3,6 @@
 A judge sees every pair in both orders.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import combinations

@@ -4,8 +4,6 @@ This module reads the seekers to compare, has a judge who knows the role card sc
 people's scores. Which of two is closer to a human (figure 3) is in `evalsuite.papers.role_play.pairwise`.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`esc-eval people create`: a study's items, questions, supporters to talk to, and raters."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any

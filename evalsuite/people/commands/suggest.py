@@ -1,7 +1,5 @@
 """`esc-eval people suggest`: draws dialogues of a scored run for people to rate next."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from math import isclose

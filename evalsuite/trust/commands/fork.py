@@ -1,7 +1,5 @@
 """`esc-eval fork`: how a dialogue would have gone on with another reply at one turn."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`esc-eval judge-card`: every check of a judge in one go, and the card that can be published with it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, TypeVar

@@ -1,7 +1,5 @@
 """`esc-eval power`: where the variance of a score comes from, and how many cards, trials and judges a difference needs."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

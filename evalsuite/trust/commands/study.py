@@ -1,7 +1,5 @@
 """`esc-eval study`: do ESC-Eval, EmoHarbor, FEEL and ECDBench agree on the same supporters?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of the foundational capabilities: understanding, reasoning, texts to summarise, common sense and knowledge."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

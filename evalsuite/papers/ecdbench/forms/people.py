@@ -1,7 +1,5 @@
 """Files about people: emotion, companionship, values and safety; and our own forms, for datasets without a reader here."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Shared parts of the readers of publishers' files: rows checked against a model, lines, tabs, folders of texts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
