@@ -127,11 +127,11 @@ def _texts(language: str, name: str, here: str) -> Mapping[str, Any]:
 
 def words(language: str) -> Wording:
     """The language's words, in English where they are missing."""
-    return _words(language, Path.cwd())
+    return _words(language, os.getcwd())  # noqa: PTH109 (every call to a model asks: Path.cwd takes four times as long)
 
 
 @cache
-def _words(language: str, here: Path) -> Wording:
+def _words(language: str, here: str) -> Wording:
     own, english = texts(language, "words.yaml"), texts(ENGLISH, "words.yaml")
     if missing := [word for word in english if word not in own and word != "reviewed"]:
         tell(language, f"words.yaml with {', '.join(missing)}" if own else "words.yaml")

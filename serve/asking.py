@@ -310,7 +310,11 @@ class _Room:
     @property
     def request(self) -> dict[str, Any]:
         """The request with its room."""
-        return {**self._body, self._limit: self._body[self._limit] + self._tokens}
+        return {**self._body, self._limit: self._most}
+
+    @property
+    def _most(self) -> int:
+        return int(self._body[self._limit]) + self._tokens
 
     def _wider(self) -> int:
         own, most, context = self._body[self._limit], self._voice.dialect.most_tokens, self._voice.context
@@ -319,7 +323,7 @@ class _Room:
 
     def narrows(self, error: Rejected) -> bool:
         """Whether to repeat a rejected request with less room: not if the server has accepted as large a limit before."""
-        if not self._tokens or error.status not in UNSUPPORTED or self.request[self._limit] <= self._voice.largest:
+        if not self._tokens or error.status not in UNSUPPORTED or self._most <= self._voice.largest:
             return False
         self._tokens, self._refused = self._tokens // 2 if self._tokens > _LEAST_ROOM else 0, True
         return True
@@ -337,9 +341,9 @@ class _Room:
 
     def note(self) -> None:
         """Note the limit that the server has accepted."""
-        self._voice.largest = max(self._voice.largest, self.request[self._limit])
+        self._voice.largest = max(self._voice.largest, self._most)
         if self._refused and self._tokens:
-            changes = {"most_tokens": self.request[self._limit]}
+            changes = {"most_tokens": self._most}
             self._voice.dialect = self._voice.dialect.model_copy(update=changes)
 
 

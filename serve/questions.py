@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import orjson
@@ -67,8 +68,8 @@ class Question:
         top_p = self.sampling.top_p
         if self.sampling.temperature != 0 and top_p is not None and (top_p != 1 or dialect.checkpoint_defaults):
             body["top_p"] = top_p
-        if self.sampling.seed is not None:  # each sample's own seed, derived from the run's
-            body["seed"] = int(digest([self.sampling.seed, dict(self.sample)], 7), 16)
+        if self.sampling.seed is not None:
+            body["seed"] = self._seed
         for name in dialect.left_out:
             body.pop(name, None)
         if self.logprobs and dialect.top_logprobs:
@@ -81,6 +82,11 @@ class Question:
             answer = {"name": "answer", "strict": True, "schema": schema}
             body["response_format"] = {"type": "json_schema", "json_schema": answer}
         return body
+
+    @cached_property
+    def _seed(self) -> int:
+        """The sample's own seed, derived from the run's."""
+        return int(digest([self.sampling.seed, dict(self.sample)], 7), 16)
 
     def could_say(self, reply: Reply, body: Mapping[str, Any]) -> bool:
         """Whether a reply obeys the request's `choices` or `regex`, if it has them."""
