@@ -2,14 +2,20 @@
 
 from collections.abc import Iterator
 from itertools import combinations
+from typing import cast
 
 import numpy as np
 
+from core.records import Dialogue, Judgement
 from core.statistics.bootstrap import Floats
 from core.tables import Estimate
 from evalsuite.statistics import paired
+from evalsuite.statistics.breakdowns import by_field
+from evalsuite.statistics.clusters import users_of
+from evalsuite.statistics.leaderboard import Tally
 from tests.bench.claims import Claim, coverage, false_alarms
 from tests.bench.populations import levels
+from tests.evalsuite.records import RUBRIC, make_dialogue, make_judgement
 
 EXCHANGEABLE = (
     ("floor", 3, 12, 7),
@@ -58,6 +64,7 @@ def claims(studies: int, seed: int) -> Iterator[Claim]:
         yield coverage("interval of a difference", population, cards, gaps, 0.0)
     yield from _failing(studies, seed)
     yield from _unpaired(studies, seed)
+    yield from _by_field(studies, seed)
     yield from _averages(studies, seed)
     yield from _ranks(studies, seed)
 
@@ -98,6 +105,29 @@ def _unpaired(studies: int, seed: int) -> Iterator[Claim]:
             gaps.append(one.estimate)
         yield false_alarms("an unpaired difference holds", f"{shape}, 7 dimensions", min(sizes), found)
         yield coverage("interval of an unpaired difference", f"{shape}, 7 dimensions", min(sizes), gaps, 0.0)
+
+
+def _by_field(studies: int, seed: int) -> Iterator[Claim]:
+    """`report --by version`: people with one to six dialogues each, some of whom have talked to both versions."""
+    designs = (("low", 12, 0.0), ("high", 12, 1.0), ("floor", 30, 0.5), ("middle", 30, 0.0), ("ceiling", 30, 1.0))
+    for shape, people, of_both in designs:
+        rng, found, gaps = np.random.default_rng((seed, people, 5)), list[bool](), list[Estimate]()
+        for _ in range(studies):
+            scores, sizes = levels(shape, rng, people, 6, 2), rng.integers(1, 7, people)
+            changing = np.where(rng.random(people) < of_both, 1, 0)
+            dialogues, verdicts = list[Dialogue](), list[Judgement]()
+            for person, number in zip(*np.nonzero(np.arange(6) < sizes[:, None]), strict=True):
+                name, version = f"{person}-{number}", (person + number * changing[person]) % 2
+                dialogues.append(make_dialogue(name, fields={"version": str(version), "user": str(person)}))
+                given = zip(RUBRIC.dimensions, scores[person, number], strict=True)
+                verdicts += [make_judgement(name, dimension, int(score)) for dimension, score in given]
+            _, table = by_field(Tally(dialogues, verdicts, RUBRIC, (), users_of(dialogues)), "version")
+            gap = dict(zip(table.columns, table.rows[-1], strict=True))
+            found.append(gap["significant"] == "yes")
+            gaps.append(cast(Estimate, gap["difference"]))
+        population = f"{shape}, {of_both:.0%} of people with both versions"
+        yield false_alarms("a difference of --by holds", population, people, found)
+        yield coverage("interval of a difference of --by", population, people, gaps, 0.0)
 
 
 def _averages(studies: int, seed: int) -> Iterator[Claim]:
