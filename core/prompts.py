@@ -1,6 +1,8 @@
 """Prompt packs: jinja2 text templates in configs/prompts/PACK/LANGUAGE (or a user's own folder of that shape).
 
 Languages extend packs in their own folders (`core.languages`). Templates that a language lacks are taken from English.
+
+At the end are both sides' prompts in a dialogue, and each side's view of it. Simulators play by the prompts of their training.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from core.errors import UserError, near
 from core.files import CONFIGS, digest, read_object, read_text, sha256_file
 from core.languages import ENGLISH, FOLDER, folders, lineage, name_of, tell
-from core.records import Language
+from core.records import Language, Message, Role, RoleCard, RolePlay, Turn
 
 # Errors that a template's use of its values can raise (SyntaxError: from 20 nested loops, in the Python that Jinja makes).
 _MISTAKES = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, SyntaxError, TypeError, ValueError)
@@ -189,3 +191,38 @@ def _loaded(name: str, place: str, files: tuple[tuple[Path, int], ...]) -> Promp
 
 def _folder_of(name: str) -> Path:
     return Path(name) if "/" in name else CONFIGS / "prompts" / name
+
+
+SUPPORTER_PAPER = "supporter_paper_system.j2"
+
+
+def seeker_system(prompts: PromptPack, card: RoleCard, paper: bool = False) -> str:
+    """A seeker's system message (ESC-Eval figure 11; the wording is the pack's). `paper`: the published strategy (table 11)."""
+    return prompts.render(card.language, "seeker_system.j2", card=card, paper=paper)
+
+
+def supporter_system(prompts: PromptPack, language: Language) -> str:
+    """The supporter's system message in paper mode: the published script puts one before every chat without one."""
+    return prompts.render(language, SUPPORTER_PAPER)
+
+
+def chat(turns: Sequence[Turn], role: Role, system: str | None = None, lead: str | None = None) -> list[Message]:
+    """A dialogue as a side's own chat: its turns are `assistant`. `lead`: the other side's line, if this side begins."""
+    messages: list[Message] = [{"role": "system", "content": system}] if system else []
+    messages += [{"role": "user", "content": lead}] if lead else []
+    return messages + [{"role": "assistant" if turn.role == role else "user", "content": turn.text} for turn in turns]
+
+
+def greeting(prompts: PromptPack, language: Language) -> str:
+    """The supporter's fixed first line."""
+    return prompts.render(language, "greeting.txt")
+
+
+def character_system(prompts: PromptPack, item: RolePlay) -> str:
+    """The system message of a general role-play dialogue: the character and the scene, from the corpus."""
+    return prompts.render(item.language, "character_system.j2", item=item)
+
+
+def opening(prompts: PromptPack, language: Language) -> str:
+    """A substitute for the partner's line if the character speaks first: chat templates require a user message first."""
+    return prompts.render(language, "opening.txt")

@@ -16,8 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from core.files import digest
 from core.languages import Language as Language
-from core.names import Spelt, plain_name
-from core.numbers import number_of
+from core.names import Spelt, number_of, plain_name
 
 Role = Literal["seeker", "supporter"]
 Message = dict[Literal["role", "content"], str]  # a chat message in a request

@@ -1,9 +1,10 @@
-"""The base of the models of our YAML files, and `--set`, which sets their fields."""
+"""The base of the models of our YAML files, `--set`, which sets their fields, and differences between two configs."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin
 
+import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from core.errors import UserError, near
@@ -84,3 +85,25 @@ def _section(model: type[BaseModel], field: str, name: str) -> tuple[type[BaseMo
     if section is None and not keyed:
         raise UserError(f"--set {name}: {field} is not a section: write --set {field}=VALUE")
     return section, keyed
+
+
+SHOWN = 60  # characters of a value
+
+
+def changed_leaves(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The leaves in which two JSON values differ: path, old value, new value."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(set(old) | set(new)):
+            yield from changed_leaves(old.get(key), new.get(key), f"{where}.{key}" if where else key)
+    elif old != new:
+        yield where, old, new
+
+
+def differing_leaves(old: Any, new: Any) -> list[str]:
+    """The leaves in which two JSON values differ, as `path: old → new`."""
+    return [f"{where}: {_short(before)} → {_short(after)}" for where, before, after in changed_leaves(old, new)]
+
+
+def _short(value: Any) -> str:
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "…"

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from core.errors import clean
 from core.files import write_text
-from core.numbers import NUMBER
+from core.names import NUMBER
 
 DASH = "–"
 PARTED = " · "  # between the parts of a name, such as a scorer's judge, method and condition

@@ -1,12 +1,18 @@
-"""Failures inside third-party libraries in one line: the library's message and what to do."""
+"""Third-party libraries and programs: their failures in one line with what to do, wandb without a key, a commit in git."""
 
 import os
+import subprocess
 import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from core.masking import SECRET_FROM, mask_message
 
-ROOMS = tuple(f"{Path(__file__).parents[1] / room}{os.sep}" for room in ("core", "serve", "data_prep", "train", "evalsuite"))
+ROOT = Path(__file__).parents[1]
+ROOMS = tuple(f"{ROOT / room}{os.sep}" for room in ("core", "serve", "data_prep", "train", "evalsuite"))
 # A failure in any other library is taken for a bug of ours, with its traceback.
 LIBRARIES = (
     *("accelerate", "bert_score", "datasets", "deepspeed", "evaluate", "huggingface_hub", "inspect_ai", "lm_eval", "nltk"),
@@ -48,3 +54,33 @@ def explained(error: BaseException) -> str | None:
             message = mask_message(message, value)
     message, advice = " ".join(message.split())[:300], remedy or "fix it, and the same command resumes"
     return f"{library or 'this machine'} failed: {message}. What to do: {advice}"
+
+
+def offline_without_key(say: Callable[[str], None]) -> None:
+    """Make wandb write offline (WANDB_MODE=offline), and `say` so, if there is no key and no mode was chosen. A key is
+    WANDB_API_KEY, or an entry for the server (WANDB_BASE_URL or wandb's own) in ~/.netrc."""
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    netrc = ""
+    with suppress(OSError, RuntimeError):  # RuntimeError: no home folder
+        netrc = (Path.home() / ".netrc").read_text(encoding="utf-8")
+    if "WANDB_MODE" not in os.environ and not os.environ.get("WANDB_API_KEY") and host not in netrc:
+        os.environ["WANDB_MODE"] = "offline"
+        say("wandb: no key, writing offline (WANDB_MODE=offline)")
+
+
+@cache
+def git_revision(root: Path = ROOT) -> str | None:
+    """The commit of a checkout (default: of this package), with `+changes` if tracked files differ; None if it is not one."""
+    if not (root / ".git").exists():
+        return None
+    try:
+        head = _git(root, "rev-parse", "--short=12", "HEAD")
+        return f"{head}+changes" if _git(root, "status", "--porcelain", "--untracked-files=no") else head
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(root: Path, *command: str) -> str:
+    # Run no program that somebody else's clone names: `status` would start its fsmonitor.
+    line = ["git", "-C", str(root), "-c", "core.fsmonitor=false", *command]
+    return subprocess.run(line, capture_output=True, text=True, timeout=20, check=True).stdout.strip()

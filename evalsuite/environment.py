@@ -17,10 +17,10 @@ from typing import Any, cast
 
 from core.errors import UserError
 from core.files import validated
+from core.grouping import exact_mean
 from core.records import Dialogue, Judgement, Message, Turn, dialogue_id
 from core.rubrics import Rubric
 from core.specs import ModelSpec, load_spec
-from core.statistics.means import exact_mean
 from evalsuite.dialogues.floors import FLOORS, with_floor
 from evalsuite.dialogues.hold import ModelSide, Plan, Side, Utterance, hold, utterance
 from evalsuite.runs.config import EvalConfig

@@ -25,11 +25,9 @@ from core.tables import Screen, to_console
 from core.verbs import program
 from serve.checkpoints import lora
 from serve.checkpoints.chatglm import convert_chatglm
-from serve.checkpoints.embedded import materialise
-from serve.checkpoints.internlm2 import convert_checkpoint
-from serve.checkpoints.internlm2_adapter import convert_adapter, on_internlm2
+from serve.checkpoints.internlm2 import convert_adapter, convert_checkpoint, on_internlm2
 from serve.checkpoints.merge import merge_adapter
-from serve.checkpoints.places import base_folder
+from serve.checkpoints.places import base_folder, materialise
 from serve.launch import Servers
 from serve.limits import START_TIMEOUT
 from serve.placement import PhaseModels

@@ -16,7 +16,7 @@ from core.files import cache_dir
 from core.machine import check_gpu, cores, memory, precision
 from core.specs import ModelSpec
 from serve.checkpoints.lora import lora_rank_limit
-from serve.roofline import Demand, Pace, Place
+from serve.placement import Demand, Pace, Place
 from serve.sizes import BLOCK
 
 # The module behind `python -m vllm.entrypoints.openai.api_server`, which 0.33 calls deprecated. The command `vllm` fails with

@@ -20,14 +20,12 @@ from core.machine import COMPUTES, READS, STEP_S, Gpu, Machine, precision
 from core.specs import EMBEDDED_PREFIX, ModelSpec, place_of
 from core.tables import Cell, Table
 from serve import command
-from serve.checkpoints.embedded import embedded_folder
 from serve.checkpoints.lora import adapter_rank
 from serve.checkpoints.merge import merged, merged_folder
 from serve.checkpoints.model_card import TRAINING
-from serve.checkpoints.places import base_folder, download, local_path, on_hub, resolve_checkpoint, unpinned
+from serve.checkpoints.places import base_folder, download, embedded_folder, local_path, on_hub, resolve_checkpoint, unpinned
 from serve.command import ServerPlan
-from serve.placement import ASSUMED_RANK, GAIN, USABLE, PhaseModels, arrange, demands_of, refusal, usable
-from serve.roofline import Demand, Place
+from serve.placement import ASSUMED_RANK, GAIN, USABLE, Demand, PhaseModels, Place, arrange, demands_of, refusal, usable
 from serve.sizes import GIB, size_of
 from serve.units import Needs, ServerUnit, check_machine, check_places, units_of, unservable
 

@@ -19,9 +19,8 @@ from evalsuite.runner.forecast import forecast, stand_ins, workloads
 from evalsuite.runner.pipeline import planned
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from serve.command import ServerPlan
-from serve.placement import PhaseModels
+from serve.placement import Pace, PhaseModels
 from serve.plan import plan_servers
-from serve.roofline import Pace
 from serve.units import Needs
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "serve-and-scale.md"

@@ -42,7 +42,7 @@ ELSEWHERE = {
         *("core/page.py", "evalsuite/papers/ecdbench/figures.py", "evalsuite/report/sheet.py"),
         "data_prep/published/prompts.py",
     },
-    "files of the system": {"core/machine.py", "core/wandb_offline.py", "serve/launch.py"},
+    "files of the system": {"core/machine.py", "core/third_party.py", "serve/launch.py"},
     "weights, a tokenizer, a template or the state of a training": {
         *("serve/checkpoints/tensors.py", "serve/checkpoints/internlm2_tokenizer.py", "serve/checkpoints/places.py"),
         *("core/specs.py", "train/run.py"),

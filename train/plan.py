@@ -24,7 +24,6 @@ from serve.sizes import GIB
 from train.example_files import read_rank, read_role
 from train.examples import load_examples
 from train.models import load_tokenizer
-from train.prefix_tree import shared
 from train.recipes import Recipe, Task, hub_kernel, lora_config, may_read_trees, read_recipe
 from train.sizes import OVERHEAD, STRATEGIES, architecture, count_steps, flops_per_token, memory, shape_of
 
@@ -59,6 +58,8 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
             dialogues = sum(n for language, n in RANK_DIALOGUES.items() if data.language in ("", language))
             count, origin = dialogues * 7 // 10, f"the paper's {dialogues:,} dialogues per dimension × 0.7, one example each"
         return min(count, limit or count), MEAN_TOKENS[recipe.task], f"{origin} (no {path} here)", "assumed"
+    from train.batches import shared  # loads torch, which `--help` does not need
+
     rows = defaultdict[str, list[bytes]](list)
     if recipe.task == "role":
         examples = [(str(number), example.messages) for number, example in enumerate(read_role(path, limit, seed))]

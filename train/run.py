@@ -25,16 +25,15 @@ import orjson
 import yaml
 from numpy.typing import NDArray
 
-from core.differences import differing_leaves
 from core.errors import UserError, need_modules
 from core.errors import say as say_here
 from core.files import digest, locked, read_object, sha256_file, write_json, write_text
 from core.machine import bf16_instructions
+from core.settings import differing_leaves
 from core.specs import ModelSpec, place_of
-from core.wandb_offline import offline_without_key
+from core.third_party import offline_without_key
 from serve.checkpoints.folders import folder_content
-from serve.checkpoints.internlm2 import Heads
-from serve.checkpoints.internlm2_adapter import write_fused
+from serve.checkpoints.internlm2 import Heads, write_fused
 from serve.checkpoints.lora import CONFIG, WEIGHTS
 from serve.checkpoints.model_card import PLAYS, Training, write_card
 from serve.checkpoints.tensors import check_finite, safetensors_problem, stored_tensors

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from core.errors import UserError
 from core.specs import EMBEDDED_PREFIX
-from serve.checkpoints.embedded import materialise
-from serve.checkpoints.places import local_path
+from serve.checkpoints.places import local_path, materialise
 from serve.sizes import ARCHITECTURES, GIB, known_architecture
 from train.models import share_qkv
 from train.recipes import check_targets, lora_config

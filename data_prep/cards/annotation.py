@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from core.statistics.accuracy import ALPHA_FROM, cohen_kappa, jackknife, krippendorff_alpha, left_out
 from core.statistics.bootstrap import SHARES, estimate, smoothed_means
-from core.statistics.reliability import ALPHA_FROM, cohen_kappa, jackknife, krippendorff_alpha, left_out
 from core.tables import Estimate
 from data_prep.cards.taxonomy import Path3
 

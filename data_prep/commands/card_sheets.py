@@ -12,8 +12,8 @@ from core.ledger import Build
 from core.options import console
 from core.people_tables import shortened
 from core.records import Language, RoleCard
+from core.statistics.accuracy import AGREEMENT
 from core.statistics.bootstrap import SMOOTHED
-from core.statistics.reliability import AGREEMENT
 from core.tables import Table, to_console
 from core.yaml_files import load_yaml
 from data_prep.cards.annotation import QUALITIES, Mark, Mode, Quality, agreement, questions, settle

@@ -14,10 +14,9 @@ from core.languages import PAPER_LANGUAGES
 from core.ledger import Build
 from core.options import OutOption, console, name_and_value, writes
 from core.paths import IN_FILE, IN_PLACES
-from core.prompts import PromptPack
+from core.prompts import SUPPORTER_PAPER, PromptPack
 from core.records import Dialogue, Language, RoleCard
 from core.rows import CorpusReader
-from core.side_prompts import SUPPORTER_PAPER
 from data_prep import published
 from data_prep.cards import load_cards
 from data_prep.commands.cards import CARDS

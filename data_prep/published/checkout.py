@@ -19,10 +19,10 @@ import orjson
 
 from core.errors import UserError
 from core.files import read_bytes, read_text, sha256_file, write_bytes
-from core.git import git_revision
 from core.ledger import Build
 from core.options import console
 from core.prompts import PUBLISHED
+from core.third_party import git_revision
 
 BENCHMARKS = {
     "healthbench": "data_prep.published.healthbench:import_healthbench",

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 
 from core.files import read_bytes, read_json
 from core.judge_prompts import judge_messages
-from core.prompts import PromptPack
+from core.prompts import PromptPack, chat, greeting, seeker_system, supporter_system
 from core.records import Dialogue, Language, Message, RoleCard, Turn
 from core.rubrics import load_rubric
-from core.side_prompts import chat, greeting, seeker_system, supporter_system
 from core.specs import Sampling, load_spec, model_names
 from data_prep.published import MARKED, turn_of
 from data_prep.published.prompts import DIMENSIONS, PublishedPrompts

@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict
 
 from core.errors import UserError
 from core.files import read_placed, validated
+from core.grouping import exact_mean
 from core.ledger import Build
 from core.records import Dialogue, HumanScore, Identifier, RoleCard, System, Turn
-from core.statistics.means import exact_mean
 from data_prep.published.checkout import Checkout, escaped, pack_of, write_pack
 
 NAME = "mindeval"

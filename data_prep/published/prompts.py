@@ -19,8 +19,8 @@ from pathlib import Path
 from core.errors import UserError
 from core.files import CONFIGS, read_bytes
 from core.languages import PAPER_LANGUAGES
+from core.prompts import SUPPORTER_PAPER
 from core.records import Language
-from core.side_prompts import SUPPORTER_PAPER
 from data_prep.published.checkout import escaped, pack_of
 
 # The published names of the dimensions (keys of the score files, names of the adapters) and ours.

@@ -26,7 +26,7 @@ from core.people_tables import Faults, csv_records
 from core.records import RoleCard
 from core.rows import dict_rows
 from core.rubrics import Rubric
-from core.trees import END
+from core.scales import END
 from data_prep.published.checkout import Checkout, escaped, pack_of, template_of_code, write_pack
 
 NAME, RISK = "vera_mh", "Current Risk Level"

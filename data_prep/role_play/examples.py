@@ -1,7 +1,7 @@
 """Training dialogues for the simulator from corpus items.
 
 The trained side is `assistant` (the seeker of a support dialogue, the character of a general one), its partner is `user`, and
-the system message is the one that simulation sends (core.side_prompts).
+the system message is the one that simulation sends (core.prompts).
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,11 +16,9 @@ from pydantic import Field
 from core.errors import UserError, need_modules
 from core.languages import words
 from core.markers import markers_in
-from core.prompts import PromptPack
+from core.prompts import PromptPack, character_system, greeting, opening, seeker_system
 from core.records import Identifier, Language, Message, Name, Record, RoleCard, RolePlay, SupportDialogue, Whole
-from core.side_prompts import character_system, greeting, opening, seeker_system
-from serve.checkpoints.embedded import materialise
-from serve.checkpoints.places import local_path
+from serve.checkpoints.places import local_path, materialise
 
 Kind = Literal["support", "role_play"]
 EMBEDDED = "embedded"

@@ -22,14 +22,13 @@ from typing import Literal
 
 from core.errors import UserError, at
 from core.files import CONFIGS, digest, write_text
-from core.grouping import group_by
+from core.grouping import exact_mean, group_by
 from core.languages import in_order, of, words
 from core.ledger import BuildStep
-from core.numbers import number as number_in
+from core.names import number as number_in
 from core.people_tables import Faults, changed_cell
 from core.records import Dialogue, HumanScore, Language
 from core.rubrics import Rubric, Scale
-from core.statistics.means import exact_mean
 from core.yaml_files import load_yaml
 from data_prep.cards.sheets import SheetChoice, SheetLayout, SheetRow, read_filled, write_both
 from data_prep.scores.human import human_score

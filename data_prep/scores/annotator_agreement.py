@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from core.records import HumanScore, Language
 from core.rubrics import Rubric
-from core.statistics.bootstrap import SHARES, SMOOTHED, estimate, smoothed_means
-from core.statistics.reliability import (
+from core.statistics.accuracy import (
     AGREEMENT,
     ALPHA_FROM,
     Counts,
@@ -26,6 +25,7 @@ from core.statistics.reliability import (
     left_out,
     ratio,
 )
+from core.statistics.bootstrap import SHARES, SMOOTHED, estimate, smoothed_means
 from core.tables import Cell, Estimate, Table
 
 _SAME = 1e-9  # differences of thirds are not exact

@@ -17,13 +17,13 @@ from pydantic import Field
 
 from core.errors import UserError, at, near, need_modules
 from core.files import digest
+from core.grouping import exact_mean
 from core.judge_prompts import PromptMethod, judge_messages
 from core.ledger import BuildStep
 from core.prompts import PromptPack
 from core.records import Dialogue, HumanScore, Identifier, Language, Message, Name, Number, Record, Whole
 from core.rubrics import Rubric, load_rubric
 from core.statistics.accuracy import majority, round_half_up
-from core.statistics.means import exact_mean
 from data_prep.scores import synthetic
 from data_prep.scores.human import check_scale
 

@@ -16,9 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from core.errors import UserError, at
-from core.grouping import group_by
+from core.grouping import exact_mean, group_by
 from core.records import HumanScore
-from core.statistics.means import exact_mean
 from data_prep.scores.annotation import ACCEPTED, TOLERATED, Mode, OpenItems
 
 JOINT = "joint"  # the sheet of what all review together

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from core.prompts import chat
 from core.records import Dialogue, Language, Message, Role, RoleCard, Stopped, Termination, Turn, Usage, dialogue_id
-from core.side_prompts import chat
 from core.specs import ModelSpec
 from data_prep.played import Played
 from serve.answers import Reply
@@ -102,7 +102,7 @@ def utterance(reply: Reply, verbatim: bool = False, endings: Sequence[str] = ())
 
 @dataclass(frozen=True)
 class ModelSide:
-    """A model as seeker or supporter, which is shown the dialogue as its own chat (`core.side_prompts.chat`). For a supporter,
+    """A model as seeker or supporter, which is shown the dialogue as its own chat (`core.prompts.chat`). For a supporter,
     the system message of its spec replaces `system`.
 
     `hidden_opening`: the number of opening turns left out of its history. `lead`: a line of the other side put before the

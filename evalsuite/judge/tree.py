@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable
 from core.errors import UserError
 from core.records import Dialogue, Judgement
 from core.rubrics import Rubric
-from core.scales import NOT_APPLICABLE
-from core.trees import OUTCOME, open_outcomes
+from core.scales import NOT_APPLICABLE, OUTCOME, open_outcomes
 from evalsuite.judge.judge import Judge
 from evalsuite.judge.methods import Method
 from evalsuite.judge.words import check_joint, scored

@@ -16,8 +16,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from core.paths import IN_NAME
+from core.prompts import SUPPORTER_PAPER, greeting, seeker_system, supporter_system
 from core.records import RoleCard, Turn
-from core.side_prompts import SUPPORTER_PAPER, greeting, seeker_system, supporter_system
 from core.specs import ModelSpec, Sampling
 from evalsuite.dialogues.hold import ModelSide, Opening, Plan
 from evalsuite.runs.config import EvalConfig

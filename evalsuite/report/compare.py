@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import groupby
 
-from core.differences import changed_leaves, differing_leaves
 from core.languages import name_of
+from core.settings import changed_leaves, differing_leaves
 from core.specs import EMBEDDED_PREFIX
 from evalsuite.report.forest import Forest, ForestLine, gap_forest, reach
 from evalsuite.report.headlines import belief, found_in, unit_of, verdict

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from core.differences import differing_leaves
 from core.errors import UserError, clean, near, say
 from core.files import write_text
 from core.options import name_and_value
 from core.rubrics import Rubric
+from core.settings import differing_leaves
 from core.tables import fmt
 from evalsuite.runs.records import read_runs
 from evalsuite.statistics.comparison import RunRecords, compare

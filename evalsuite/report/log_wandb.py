@@ -8,7 +8,7 @@ from typing import Any
 from core.errors import clean, need_modules
 from core.files import digest
 from core.tables import spread
-from core.wandb_offline import offline_without_key
+from core.third_party import offline_without_key
 from evalsuite.report.figures import coloured
 from evalsuite.report.report import ReportContent
 

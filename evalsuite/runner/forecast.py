@@ -16,9 +16,9 @@ import orjson
 
 from core.grouping import group_by
 from core.records import Dialogue, Usage
+from core.scales import longest_way
 from core.specs import ModelSpec
 from core.tables import Cell, Table
-from core.trees import longest_way
 from data_prep.cards import PUBLISHED, bundled_cards, load_cards
 from evalsuite.dialogues.hold import Plan, hold
 from evalsuite.judge.methods import method_of

@@ -8,10 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from core.differences import differing_leaves
 from core.errors import UserError
 from core.files import each_placed, holds
 from core.records import Dialogue, Judgement, Language
+from core.settings import differing_leaves
 from data_prep.played import Played
 from evalsuite.runs.folder import Run
 from evalsuite.runs.identity import HeldSpec

@@ -11,11 +11,11 @@ from typing import Any
 
 import orjson
 
-from core.differences import differing_leaves
 from core.errors import UserError, near
 from core.files import each_placed, write_json, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement
 from core.rubrics import Rubric
+from core.settings import differing_leaves
 from evalsuite.runs.folder import Run
 from evalsuite.runs.run_config import SCORE, RunConfig
 

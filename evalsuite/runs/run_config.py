@@ -16,13 +16,13 @@ from typing import Any, Literal, TypeVar
 import orjson
 from pydantic import BaseModel, ConfigDict, PrivateAttr, RootModel, ValidationError
 
-from core.differences import differing_leaves
 from core.errors import UserError
 from core.files import explain, read_object, validated, write_json
 from core.grouping import group_by
 from core.languages import name_of
 from core.records import Language
 from core.rubrics import Rubric
+from core.settings import differing_leaves
 from core.specs import EMBEDDED_PREFIX
 
 FORMAT = "1.1"

@@ -11,10 +11,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
-from core.differences import differing_leaves
 from core.errors import UserError
 from core.files import check_unique, each_placed, read_bytes, read_jsonl, sha256_file, write_bytes, write_json, write_lines
 from core.records import Dialogue, HumanScore, Judgement, Language
+from core.settings import differing_leaves
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.judgement_sets import VERDICTS, sets_of
 from evalsuite.runs.people import PEOPLE

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from core.differences import differing_leaves
 from core.errors import UserError
 from core.records import Dialogue, Judgement, Language
+from core.settings import differing_leaves
 from evalsuite.statistics.clusters import card_of
 from evalsuite.statistics.comparison import RunRecords
 from evalsuite.statistics.leaderboard import Tally

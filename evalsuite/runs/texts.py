@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from core.differences import SHOWN, changed_leaves
 from core.grouping import group_by
+from core.settings import SHOWN, changed_leaves
 from evalsuite.runs.run_config import ModelIdentity
 from serve.store import system_messages
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from core.endpoints import Price
 from core.files import digest, sha256_file
-from core.git import git_revision
 from core.prompts import PromptPack
 from core.rubrics import Rubric
 from core.specs import ModelSpec
+from core.third_party import git_revision
 
 PACKAGES = (
     *("aiohttp", "jinja2", "numpy", "orjson", "pydantic", "scipy", "statsmodels"),

@@ -1,7 +1,7 @@
 """Agreement of one judge with gold scores, in the figures of `core.statistics.accuracy` (for several judges: `judges`).
 
 - The judge's score is `Judgement.value`, whatever its probabilities.
-- Several annotators' scores of an item are averaged first (`core.statistics.means`).
+- Several annotators' scores of an item are averaged first (`core.grouping`).
 - `average` is the unweighted mean over dimensions; its `n` is the number of ratings.
 - Intervals draw clusters whole, for dimensions and for their average: shares by `smoothed_means`, kappa and Spearman by a
   `jackknife`. In small samples a calibration error comes out too large, most of all for a judge whose probabilities are true:
@@ -18,13 +18,19 @@ import numpy as np
 from scipy.special import stdtrit
 
 from core.errors import UserError
+from core.grouping import comparable, exact_mean, mean_of_all
 from core.records import HumanScore, Judgement
 from core.rubrics import Rubric
 from core.scales import COUNTED
 from core.statistics.accuracy import (
     FIGURES,
+    JACKKNIFE,
+    KAPPA_FROM,
     calibration_gaps,
     dimension_figures,
+    jackknife,
+    jackknife_error,
+    left_out,
     majority,
     probability_rows,
     round_half_up,
@@ -32,8 +38,6 @@ from core.statistics.accuracy import (
 )
 from core.statistics.bootstrap import SEED, SHARES, SMOOTHED, Floats, estimate, gap_levels, smoothed_means
 from core.statistics.inference import cluster_error, contributions
-from core.statistics.means import comparable, exact_mean, mean_of_all
-from core.statistics.reliability import JACKKNIFE, KAPPA_FROM, jackknife, jackknife_error, left_out
 from core.tables import Cell, Estimate, Table, per_cent
 from data_prep.scores.human import item_order
 from evalsuite.statistics.clusters import DIALOGUES, Clusters

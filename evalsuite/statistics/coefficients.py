@@ -9,8 +9,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from core.statistics.accuracy import ratio
 from core.statistics.bootstrap import RESAMPLES, SEED, Floats, estimate, resampled_means
-from core.statistics.reliability import ratio
 from core.tables import Estimate
 
 Level = Literal["sample", "dataset"]

@@ -7,10 +7,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from core.differences import differing_leaves
 from core.errors import UserError
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
+from core.settings import differing_leaves
 from core.statistics.bootstrap import LEVEL
 from core.tables import Cell, Table
 from evalsuite.statistics import paired

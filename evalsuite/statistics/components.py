@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from scipy.special import gammaincinv, nctdtr, ndtri, stdtrit
 
 from core.grouping import group_by
+from core.statistics.accuracy import jackknife_error
 from core.statistics.bootstrap import POINTS, Floats, gap_levels, smoothed_means
-from core.statistics.reliability import jackknife_error
 
 FACETS = ("supporter", "card", "seeker", "judge")
 DRAW = "draw"

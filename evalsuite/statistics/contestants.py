@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from core.errors import UserError
+from core.grouping import exact_mean
 from core.languages import in_order
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from core.statistics.bootstrap import BELOW, Floats
-from core.statistics.means import exact_mean
 from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import card_of as card_of
 from evalsuite.statistics.clusters import clusters_in, first_draws

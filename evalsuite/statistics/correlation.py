@@ -21,11 +21,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from core.errors import UserError
-from core.grouping import group_by
+from core.grouping import comparable, exact_mean, group_by, means_by
 from core.records import Dialogue, HumanScore, Judgement, Language
 from core.rubrics import Rubric
 from core.statistics.bootstrap import RESAMPLES
-from core.statistics.means import comparable, exact_mean, means_by
 from core.tables import DASH, Cell, Estimate, Table, file_keys
 from evalsuite.statistics.coefficients import COEFFICIENTS, LEVELS, Coefficient, Level, figures
 from evalsuite.statistics.summary import AVERAGE, Scorer, scorer_of, supporter_of

@@ -32,9 +32,9 @@ from core.grouping import group_by
 from core.records import Annotator, Language, Number, System
 from core.rows import RowModel, read_table
 from core.rubrics import Rubric
+from core.statistics.accuracy import ratio
 from core.statistics.bootstrap import SMOOTHED, Floats, scale_levels
 from core.statistics.inference import ALPHA, TEST, contributions
-from core.statistics.reliability import ratio
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.components import FEWEST, GROUPS, root_interval

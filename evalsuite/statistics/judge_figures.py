@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from core.errors import UserError, near
+from core.grouping import mean_of_all
 from core.records import HumanScore, Judgement
 from core.rubrics import Rubric
 from core.statistics.accuracy import FIGURES
 from core.statistics.bootstrap import SEED, SMOOTHED, Floats, estimate, interval
 from core.statistics.inference import ALPHA, TEST, beside_interval, cluster_error, contributions, holds, holm_of, student_p
-from core.statistics.means import mean_of_all
 from core.tables import Cell, Estimate, Table, file_keys, per_cent
 from evalsuite.statistics.agreement import (
     Dimensions,

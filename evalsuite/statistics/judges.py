@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.errors import UserError
-from core.grouping import group_by
+from core.grouping import exact_mean, group_by
 from core.records import HumanScore, Judgement
 from core.rubrics import Rubric, Scale
+from core.statistics.accuracy import AGREEMENT as INTERVALS
 from core.statistics.accuracy import majority, probability_rows, round_half_up, spearman, sureness
 from core.statistics.bootstrap import RESAMPLES, SEED, SHARES, SMOOTHED, Floats, estimate, smoothed_means
-from core.statistics.means import exact_mean
-from core.statistics.reliability import AGREEMENT as INTERVALS
 from core.tables import Cell, Estimate, Table, per_cent
 from data_prep.scores.annotator_agreement import ScoredItem, agreement_on
 from evalsuite.statistics.agreement import (

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from core.grouping import exact_mean
+from core.statistics.accuracy import ratio
 from core.statistics.bootstrap import LEVEL, POINTS, SEED, SHARES, SMOOTHED, Floats, estimates, gap_levels, smoothed_means
 from core.statistics.inference import (
     ALPHA,
@@ -24,8 +26,6 @@ from core.statistics.inference import (
     student_p,
     welch,
 )
-from core.statistics.means import exact_mean
-from core.statistics.reliability import ratio
 from core.tables import Cell, Estimate
 
 COLUMNS = ("difference", "p", "p (Holm)", "significant")

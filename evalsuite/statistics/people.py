@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from operator import attrgetter
 
+from core.grouping import means_by
 from core.records import HumanScore, Judgement
-from core.statistics.means import means_by
 
 PEOPLE = "people"
 

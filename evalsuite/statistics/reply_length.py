@@ -10,10 +10,9 @@ import numpy as np
 from core.grouping import group_by
 from core.records import Dialogue, Language
 from core.rubrics import Rubric
-from core.statistics.accuracy import rank_correlation
+from core.statistics.accuracy import rank_correlation, ratio
 from core.statistics.bootstrap import PERCENTILE, RESAMPLES, SEED, Floats, estimate
 from core.statistics.inference import beside_interval, cluster_error, student_p
-from core.statistics.reliability import ratio
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.clusters import clusters_of
 from evalsuite.statistics.contestants import Contestant

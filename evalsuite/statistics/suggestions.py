@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.errors import UserError
-from core.grouping import group_by
+from core.grouping import exact_mean, group_by
 from core.records import Dialogue, HumanScore, Judgement, Language
 from core.rubrics import Rubric
+from core.statistics.accuracy import CORRELATION_FROM, jackknife, left_out
 from core.statistics.bootstrap import SEED, Floats
-from core.statistics.means import exact_mean
-from core.statistics.reliability import CORRELATION_FROM, jackknife, left_out
 from core.tables import Estimate
 from evalsuite.statistics.clusters import card_of
 from evalsuite.statistics.coefficients import coefficients

@@ -10,9 +10,9 @@ import numpy as np
 
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
+from core.statistics.accuracy import CORRELATION_FROM, JACKKNIFE, jackknife, left_out, ratio
 from core.statistics.bootstrap import POINTS, RESAMPLES, SMOOTHED, Floats, estimate, smoothed_means
 from core.statistics.inference import ALPHA, TEST, beside_interval, holds, holm_of, student_p
-from core.statistics.reliability import CORRELATION_FROM, JACKKNIFE, jackknife, left_out, ratio
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import card_of

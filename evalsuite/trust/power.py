@@ -10,8 +10,8 @@ import numpy as np
 
 from core.languages import name_of
 from core.records import Language
+from core.statistics.accuracy import ratio
 from core.statistics.inference import ALPHA, TEST
-from core.statistics.reliability import ratio
 from core.tables import Cell, Estimate, Table
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet

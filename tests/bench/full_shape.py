@@ -13,7 +13,7 @@ from core.records import Message, Record
 from core.yaml_files import load_yaml
 from data_prep.role_play.examples import RoleExample
 from data_prep.scores.rank_sft import RankExample
-from serve.checkpoints.embedded import materialise
+from serve.checkpoints.places import materialise
 from serve.sizes import ARCHITECTURES
 
 TINY = {

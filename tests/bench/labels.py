@@ -18,11 +18,10 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from core.grouping import group_by
+from core.grouping import exact_mean, group_by
 from core.ledger import Build
 from core.rubrics import Scale, known_rubric
 from core.statistics.bootstrap import Floats
-from core.statistics.means import exact_mean
 from data_prep.scores.corpora import import_corpus
 from data_prep.scores.human import Imported
 from data_prep.scores.synthetic import build

@@ -61,7 +61,7 @@ def reference() -> Iterator[HuggingFace]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from serve.checkpoints.embedded import materialise
+    from serve.checkpoints.places import materialise
 
     folder = materialise()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, precision(gpu=False)[0])).eval()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from core.files import read_object
 from core.yaml_files import load_yaml
-from serve.checkpoints.embedded import materialise
+from serve.checkpoints.places import materialise
 from serve.sizes import GIB
 from tests.bench import gpu_check
 from tests.bench.full_shape import RECIPES, Recipe, layers_that_fit, write_checkpoint, write_recipe, write_rows

@@ -5,8 +5,8 @@ from itertools import combinations
 
 import numpy as np
 
+from core.statistics.accuracy import cohen_kappa, krippendorff_alpha
 from core.statistics.bootstrap import Floats
-from core.statistics.reliability import cohen_kappa, krippendorff_alpha
 from core.tables import Estimate
 from data_prep.scores.annotator_agreement import Figures, ScoredItem, agreement_on
 from tests.bench.claims import Claim, coverage

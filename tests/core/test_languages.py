@@ -9,10 +9,9 @@ from pydantic import TypeAdapter, ValidationError
 from core.files import CONFIGS
 from core.judge_prompts import judge_messages
 from core.languages import PAPER_LANGUAGES, Language, canonical, cut, direction, in_order, lineage, name_of, words
-from core.prompts import load_pack
+from core.prompts import greeting, load_pack, seeker_system
 from core.records import Dialogue, RoleCard, Turn
 from core.rubrics import Rubric, load_rubric
-from core.side_prompts import greeting, seeker_system
 from core.specs import load_spec
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite.dialogues.floors import text_of

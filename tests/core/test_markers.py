@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from core.markers import GENERAL, Markers, markers_in
-from serve.checkpoints.embedded import materialise
+from serve.checkpoints.places import materialise
 
 # Of public chat templates and tokenizers, by family.
 FAMILIES = {

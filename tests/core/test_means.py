@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.grouping import comparable, exact_mean, mean_of_all
 from core.statistics.inference import welch
-from core.statistics.means import comparable, exact_mean, mean_of_all
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.randoms())

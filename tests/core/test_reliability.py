@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from core.statistics.reliability import ALPHA_FROM, KAPPA_FROM, jackknife
+from core.statistics.accuracy import ALPHA_FROM, KAPPA_FROM, jackknife
 from data_prep.scores.annotator_agreement import ScoredItem, agreement_on
 from tests.bench.claims import COVERAGE
 from tests.bench.truth_raters import claims

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.statistics.strengths import FEWEST, strengths
+from core.statistics.inference import FEWEST, strengths
 from tests.bench.truth_votes import claims
 from tests.evalsuite import evalica_oracle
 from tests.peers import python_with

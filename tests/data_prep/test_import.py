@@ -13,11 +13,10 @@ from core.errors import UserError
 from core.files import read_jsonl
 from core.judge_prompts import judge_messages
 from core.ledger import BuildStep
-from core.prompts import PromptPack
+from core.prompts import PromptPack, greeting, seeker_system
 from core.records import Dialogue, Judgement, RoleCard
 from core.rows import CorpusReader
 from core.rubrics import load_rubric
-from core.side_prompts import greeting, seeker_system
 from data_prep.__main__ import app
 from data_prep.cards import load_cards
 from data_prep.published import find_clone, read_dialogues

@@ -11,10 +11,9 @@ from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.files import CONFIGS, write_text
-from core.prompts import load_pack
+from core.prompts import load_pack, seeker_system
 from core.records import RoleCard
 from core.rubrics import load_rubric
-from core.side_prompts import seeker_system
 from data_prep.__main__ import app
 
 FRENCH = Path("languages/fr")

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from core.files import write_jsonl
-from core.prompts import load_pack
+from core.prompts import greeting, load_pack, opening
 from core.records import Dialogue, Language, Line, RoleCard, RolePlay, SupportDialogue, Turn
-from core.side_prompts import greeting, opening
 from data_prep.role_play.examples import Draft, fit, role_play_draft, support_draft
 from evalsuite.dialogues.hold import ModelSide
 from evalsuite.papers.esc_eval import EscEval, EscEvalConfig

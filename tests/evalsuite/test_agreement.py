@@ -16,8 +16,7 @@ from sklearn.metrics import accuracy_score, cohen_kappa_score
 from core.errors import UserError
 from core.files import write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Turn
-from core.statistics.accuracy import FIGURES
-from core.statistics.reliability import KAPPA_FROM, jackknife
+from core.statistics.accuracy import FIGURES, KAPPA_FROM, jackknife
 from core.tables import Estimate, fmt
 from data_prep.scores.human import read_scores
 from evalsuite.commands.verdicts import read_judgements

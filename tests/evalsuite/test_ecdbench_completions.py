@@ -12,7 +12,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 
 from evalsuite.papers.ecdbench.completions import ALTERNATIVES, SharedPrompts
-from serve.checkpoints.embedded import materialise
+from serve.checkpoints.places import materialise
 
 WORDS = 3_000  # as many next tokens as the toy knows; those that are asked for have low ids
 COMMON = 400

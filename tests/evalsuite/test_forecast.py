@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from core.files import CONFIGS
-from core.side_prompts import greeting, seeker_system
+from core.prompts import greeting, seeker_system
 from core.specs import load_spec
 from core.tables import Table
 from data_prep.cards import PUBLISHED
@@ -17,7 +17,7 @@ from data_prep.scores import synthetic
 from evalsuite.commands.options import resolve
 from evalsuite.papers.esc_eval import EscEval
 from evalsuite.runner.forecast import BYTES_A_TOKEN, LONG, MARKS, REPLY, counter, workloads
-from serve.checkpoints.embedded import materialise
+from serve.checkpoints.places import materialise
 from serve.units import Workload
 from tests.conftest import EscEval as Command
 

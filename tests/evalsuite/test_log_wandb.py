@@ -12,7 +12,7 @@ import pytest
 from plotly.graph_objects import Figure
 
 from core.errors import UserError
-from core.wandb_offline import offline_without_key
+from core.third_party import offline_without_key
 from evalsuite.report.content import content_of
 from evalsuite.report.figures import coloured
 from evalsuite.report.log_wandb import log_report

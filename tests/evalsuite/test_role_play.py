@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from core.errors import UserError, run_cli
 from core.files import CONFIGS, write_jsonl
-from core.prompts import load_pack
+from core.prompts import greeting, load_pack, seeker_system
 from core.records import Dialogue, HumanScore, Judgement, Language, RoleCard
 from core.rubrics import load_rubric
-from core.side_prompts import greeting, seeker_system
 from core.tables import Estimate, Table
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite.papers.commands.paper import app as paper

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from core.differences import differing_leaves
 from core.errors import UserError
 from core.files import write_jsonl
+from core.settings import differing_leaves
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.run_config import RunConfig
 from serve.answers import Reply

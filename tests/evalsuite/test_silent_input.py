@@ -13,11 +13,11 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 import data_prep
 import evalsuite
 import train
-from core import numbers
+from core import names
 from core.errors import UserError
 from core.files import load_json, read_object
 from core.ledger import BuildStep
-from core.numbers import number
+from core.names import number
 from core.records import Count, Judgement, Number, Record
 from core.rows import CorpusReader, RowModel
 from core.rubrics import load_rubric
@@ -228,7 +228,7 @@ def kinds(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
 def bare(schema: Any) -> Iterator[str]:
     """Every place of a pydantic schema that would take true for a number: no `Number` or `Whole`."""
     if isinstance(schema, dict):
-        if schema.get("type") == "function-before" and schema["function"]["function"] is numbers.number_of:
+        if schema.get("type") == "function-before" and schema["function"]["function"] is names.number_of:
             return
         if schema.get("type") in ("int", "float") and not schema.get("strict"):
             yield str(schema["type"])

@@ -13,8 +13,8 @@ from scipy import stats
 
 from core.files import write_json
 from core.records import Dialogue, Judgement
+from core.statistics.accuracy import CORRELATION_FROM, jackknife
 from core.statistics.bootstrap import RESAMPLES
-from core.statistics.reliability import CORRELATION_FROM, jackknife
 from core.tables import Estimate
 from evalsuite.papers.ecdbench import tasks
 from evalsuite.papers.esc_eval import EscEval as EscEval_

@@ -276,9 +276,7 @@ def test_judgements_name_metric_unit_and_supporter() -> None:
 
 
 def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "serve.checkpoints.embedded.importlib.util.find_spec", lambda name: None if name == "jieba" else object()
-    )
+    monkeypatch.setattr("serve.checkpoints.places.importlib.util.find_spec", lambda name: None if name == "jieba" else object())
     with pytest.raises(UserError, match="needs jieba, not installed"):
         measure(responses(ZH, "zh"))
     assert measure(responses(EN)), "Chinese words are not needed for English"

@@ -13,10 +13,9 @@ from typing import Any
 import orjson
 import pytest
 
-from core.prompts import load_pack
+from core.grouping import exact_mean
+from core.prompts import greeting, load_pack
 from core.records import Dialogue, Turn
-from core.side_prompts import greeting
-from core.statistics.means import exact_mean
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite import Results, score
 from evalsuite.statistics.summary import AVERAGE

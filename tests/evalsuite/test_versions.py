@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from core.files import read_jsonl
-from core.git import git_revision
 from core.records import Dialogue
+from core.third_party import git_revision
 from evalsuite.runs.versions import joined, made_with
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint, echo

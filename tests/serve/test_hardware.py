@@ -12,9 +12,8 @@ from core.errors import UserError
 from core.files import CONFIGS
 from core.machine import CARDS, COMPUTES, DOUBLED, READS, STEP_S, Gpu, Machine
 from core.specs import ModelSpec, ServeOptions, load_spec, model_names
-from serve.placement import USABLE, arrange, demands_of, phases, place
+from serve.placement import USABLE, Demand, Place, arrange, demands_of, pace, phases, place
 from serve.plan import overview, plan_servers
-from serve.roofline import Demand, Place, pace
 from serve.sizes import GIB, OVERHEAD, batched_tokens, known_architecture, overhead, size_of
 from serve.units import CONTEXT, ServerUnit, Workload, units_of
 from tests.hardware import BEGIN, DOCUMENT, END, MACHINES, TABLES, Answer, Run, answer, shards, table

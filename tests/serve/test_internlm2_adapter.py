@@ -9,8 +9,7 @@ import pytest
 
 from core.errors import UserError
 from serve.checkpoints import internlm2
-from serve.checkpoints.internlm2 import convert_checkpoint
-from serve.checkpoints.internlm2_adapter import convert_adapter
+from serve.checkpoints.internlm2 import convert_adapter, convert_checkpoint
 from serve.checkpoints.lora import adapter_rank
 from serve.checkpoints.merge import merged
 from tests.serve.internlm2 import CONFIG, TOKENS, forward, rewrite, save_checkpoint, weights

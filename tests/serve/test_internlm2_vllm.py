@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from serve.checkpoints.internlm2 import convert_checkpoint
-from serve.checkpoints.internlm2_adapter import convert_adapter
+from serve.checkpoints.internlm2 import convert_adapter, convert_checkpoint
 from tests.conftest import ONE_THREAD
 from tests.serve.internlm2 import CONFIG
 from tests.serve.test_internlm2 import Source, source, tokenizer_files

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from core.files import CONFIGS
-from serve.checkpoints import embedded
+from serve.checkpoints import places
 from tests import llama_server
 from tests.conftest import EscEval
 from tests.peers import python_with
@@ -27,12 +27,12 @@ START_S = 300
 
 
 def llama_cpp(port: int) -> list[str]:
-    return [str(python_with("xllamacpp")), llama_server.__file__, str(embedded._weights()), str(port)]
+    return [str(python_with("xllamacpp")), llama_server.__file__, str(places._weights()), str(port)]
 
 
 def transformers_serve(port: int) -> list[str]:
     command = Path(sys.executable).with_name("transformers")
-    return [str(command), "serve", str(embedded.materialise()), "--port", str(port), "--device", "cpu", "--dtype", "float32"]
+    return [str(command), "serve", str(places.materialise()), "--port", str(port), "--device", "cpu", "--dtype", "float32"]
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def test_the_first_run_ends_with_a_report_and_asks_nothing_twice(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with up(server(port), port, tmp_path / "server.log") as url:
-        endpoint = {"base_url": url, "model": str(embedded.materialise())}  # transformers takes no other name than its folder
+        endpoint = {"base_url": url, "model": str(places.materialise())}  # transformers takes no other name than its folder
         spec = {"name": "smollm2", "endpoint": endpoint, "sampling": {"temperature": 0.0, "max_tokens": 96}}
         Path("smollm2.yaml").write_text(yaml.safe_dump(spec))
         command = ("run", "--config", "api.yaml", "--model", "smollm2.yaml")

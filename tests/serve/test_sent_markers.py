@@ -7,7 +7,7 @@ import pytest
 
 from core.markers import markers_in
 from core.records import Message
-from serve.checkpoints.embedded import materialise
+from serve.checkpoints.places import materialise
 from serve.client import ChatClient
 from serve.store import CallStore
 from tests.endpoint import Endpoint

@@ -9,7 +9,7 @@ import pytest
 
 from core.specs import load_spec, model_names
 from core.yaml_files import load_yaml
-from serve.checkpoints.embedded import materialise
+from serve.checkpoints.places import materialise
 from serve.sizes import ARCHITECTURES, BLOCK, GIB, Size, config_size, known_architecture, size_of
 from tests.serve.test_plan import spec
 

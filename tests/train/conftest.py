@@ -21,7 +21,7 @@ from core.records import Record
 from core.rubrics import load_rubric
 from data_prep.role_play.examples import RoleExample
 from data_prep.scores.rank_sft import RankExample
-from serve.checkpoints.embedded import materialise
+from serve.checkpoints.places import materialise
 from tests.train.gloo import PROCESSES
 from train.recipes import parse_recipe
 from train.run import checkpoint_problem

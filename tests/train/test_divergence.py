@@ -19,7 +19,7 @@ from serve.checkpoints.merge import merge_adapter
 from serve.checkpoints.places import base_folder
 from tests.train.conftest import train, write_data, write_recipe
 from tests.train.test_bad_input import checkpoint
-from train import rank_test
+from train.compare import judge_split
 from train.models import load_adapted, load_base
 from train.recipes import parse_recipe
 from train.run import checkpoint_problem
@@ -98,7 +98,7 @@ def test_no_score_is_made_of_what_is_no_number(tmp_path: Path, tiny: dict[str, P
         patch("train.trainers.RankTrainer.predict", lambda *_: wild),
         pytest.raises(UserError, match="untrained: its numbers are infinite or undefined"),
     ):
-        rank_test.run(recipe, tmp_path / "valid.jsonl", {}, True, tmp_path / "tested")
+        judge_split(recipe, tmp_path / "valid.jsonl", {}, True, tmp_path / "tested")
     assert not list((tmp_path / "tested").glob("judgements*"))
 
 

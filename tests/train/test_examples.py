@@ -7,7 +7,7 @@ import pytest
 
 from core.errors import UserError
 from core.records import Message
-from serve.checkpoints.embedded import materialise
+from serve.checkpoints.places import materialise
 from train.examples import IGNORED, encode, encode_prompt, serves_alike, template_of
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,7 @@ import orjson
 import pytest
 
 from core.errors import UserError
-from serve.checkpoints.internlm2 import Heads
-from serve.checkpoints.internlm2_adapter import convert_adapter, write_fused
+from serve.checkpoints.internlm2 import Heads, convert_adapter, write_fused
 from tests.train.conftest import losses, train, weights, write_data, write_recipe
 
 pytestmark = pytest.mark.slow

@@ -15,10 +15,9 @@ from core.rubrics import load_rubric
 from data_prep.scores.rank_sft import RankExample
 from tests.train.conftest import per_dimension, rank_examples, write_data, write_recipe
 from tests.train.test_compare import call
-from train import rank_test
-from train.rank_test import judgements, method_beside
+from train.__main__ import named_adapters
+from train.compare import judge_split, judgements, method_beside
 from train.recipes import read_recipe
-from train.test import named_adapters
 
 RUBRIC = load_rubric("esc_eval")
 
@@ -94,7 +93,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def score(place: Path, out: Path, adapters: dict[str, Path], untrained: bool = False) -> dict[str, list[Judgement]]:
-    rank_test.run(read_recipe(place / "recipe.yaml"), place / "valid.jsonl", adapters, untrained, out)
+    judge_split(read_recipe(place / "recipe.yaml"), place / "valid.jsonl", adapters, untrained, out)
     return {path.stem: read_jsonl(path, Judgement, "judgements") for path in sorted(out.glob("judgements-*.jsonl"))}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from serve.checkpoints.embedded import materialise
+from serve.checkpoints.places import materialise
 from tests.train.conftest import untrained, write_data, write_recipe
 from train import esc_rank, esc_role
 from train.recipes import parse_recipe

@@ -21,11 +21,10 @@ from pydantic import Field
 
 from core.errors import UserError, near
 from core.files import check_unique, digest
-from core.grouping import group_by
+from core.grouping import comparable, group_by, means_by
 from core.records import HumanScore, Judgement, Language, Name
 from core.settings import Settings
 from core.statistics.accuracy import spearman
-from core.statistics.means import comparable, means_by
 from evalsuite.statistics.summary import scorer_of
 
 ENSEMBLE = "feel"  # the ensemble's name as a judge

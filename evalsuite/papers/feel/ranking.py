@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from core.errors import UserError
+from core.grouping import comparable, exact_mean, means_by
 from core.records import Dialogue, Judgement, Preference
 from core.statistics.bootstrap import estimate, resampled_means
-from core.statistics.means import comparable, exact_mean, means_by
 from core.tables import Cell, Estimate, Table
 from evalsuite.papers.feel.tables import FEEL
 from evalsuite.statistics.coefficients import coefficients

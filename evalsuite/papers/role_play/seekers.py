@@ -15,11 +15,10 @@ import numpy as np
 
 from core.errors import UserError
 from core.files import check_unique, first_object, read_jsonl
-from core.grouping import group_by
+from core.grouping import exact_mean, group_by
 from core.records import Dialogue, HumanScore, Judgement, Language, RoleCard, SupportDialogue
 from core.rubrics import Rubric
 from core.statistics.bootstrap import SMOOTHED, scale_levels
-from core.statistics.means import exact_mean
 from core.tables import Cell, Estimate, Table
 from data_prep.played import Played, load_played
 from data_prep.scores.human import read_dialogues

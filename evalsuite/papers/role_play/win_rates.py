@@ -2,7 +2,7 @@
 
 In native mode an annotator's answers on a pair are one vote, and a tie if they change with the order; in paper mode every
 answer is a vote of its own. Intervals and tests are over items, which are resampled whole with all their votes. Systems are
-ranked by their strengths (`core.statistics.strengths`), since a raw win rate depends on the opponents a system met.
+ranked by their strengths (`core.statistics.inference`), since a raw win rate depends on the opponents a system met.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from typing import Literal
 
 import numpy as np
 
-from core.grouping import group_by
+from core.grouping import exact_mean, group_by
 from core.records import Comparison, Verdict
+from core.statistics.accuracy import AGREEMENT
 from core.statistics.bootstrap import SHARES, SMOOTHED, Floats, estimate, scale_levels, smoothed_means
-from core.statistics.inference import ALPHA, TEST, holds, holm_of
-from core.statistics.means import exact_mean
-from core.statistics.reliability import AGREEMENT
-from core.statistics.strengths import FEWEST, Strengths, strengths
+from core.statistics.inference import ALPHA, FEWEST, TEST, Strengths, holds, holm_of, strengths
 from core.tables import Cell, Estimate, Table, file_keys
 from data_prep.scores.annotator_agreement import ScoredItem, agreement_on
 from evalsuite.statistics.paired import COLUMNS, Difference, cells, rank_ranges, rank_text

@@ -8,13 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from core.differences import differing_leaves
 from core.errors import UserError, near
 from core.files import read_jsonl
 from core.options import SetOption, console
 from core.paths import InFile, InModel, Writes
 from core.records import Dialogue
-from core.settings import fields_set
+from core.settings import differing_leaves, fields_set
 from core.specs import load_spec
 from evalsuite.commands.options import InRun, RoleModelOption, resolve
 from evalsuite.commands.output import deliver_page, exit_if_lost
