@@ -59,7 +59,7 @@ class Rule(Settings):
     when: dict[str, Any] = Field(default={})
     """All of these: `has`, `lacks`: lists of fields (dots lead into objects); a field's name: its value, or `"> 8"`, `"!= 1"`,
     `"> 4096 - prompt"`; `limit`: the same for whichever field limits the answer's tokens; `first_role`; `asks`: `verdict` or
-    `line`; `every`: N for every Nth call; `first`: N for the first N calls."""
+    `line`; `every`: N for every Nth call, but none that is made again; `first`: N for the first N calls."""
     status: int = 200
     headers: dict[str, str] = Field(default={})
     body: Any = None
@@ -120,6 +120,7 @@ class Player(Endpoint):
     def __init__(self, behaviour: Behaviour) -> None:
         super().__init__(self._play, behaviour.models)
         self.behaviour, self.verdicts, self.last = behaviour, set[str](), dict[str, dict[str, Any]]()
+        self._met = set[bytes]()
         self._dialect = Dialect(behaviour.server)
         self._speaker = Speaker(self._dialect)
 
@@ -128,7 +129,10 @@ class Player(Endpoint):
         asks = "verdict" if re.fullmatch(r"[0-9]+|\{.*\}", ordinary.text, re.S) else "line"
         self.last[asks] = request
         prompt = len(orjson.dumps(request["messages"])) // 4
-        rule = next((rule for rule in self.behaviour.rules if _fits(rule.when, request, count, prompt, asks)), None)
+        again = (body := orjson.dumps(request)) in self._met
+        self._met.add(body)
+        turn = 0 if again else len(self._met)
+        rule = next((rule for rule in self.behaviour.rules if _fits(rule.when, request, count, turn, prompt, asks)), None)
         if rule is None and (refused := self._dialect.problem(request)):
             return refused
         rule = rule or Rule(finish_reason=ordinary.finish_reason)
@@ -162,14 +166,14 @@ def _filled(value: Any, answer: str) -> bytes:
     return orjson.dumps(value).replace(b"{answer}", orjson.dumps(answer)[1:-1])
 
 
-def _fits(when: dict[str, Any], request: dict[str, Any], count: int, prompt: int, asks: str) -> bool:
-    """Whether a request, the `count`th and of so many tokens, is one that a rule is for."""
+def _fits(when: dict[str, Any], request: dict[str, Any], count: int, turn: int, prompt: int, asks: str) -> bool:
+    """Whether a request, the `count`th of all, the `turn`th that is new (0: it is not), of so many tokens, fits."""
     special = {
         "has": lambda names: all(_field(request, name) is not _MISSING for name in names),
         "lacks": lambda names: all(_field(request, name) is _MISSING for name in names),
         "first_role": lambda role: request["messages"][0]["role"] == role,
         "asks": lambda wanted: asks == wanted,
-        "every": lambda number: count % number == 0,
+        "every": lambda number: turn > 0 and turn % number == 0,
         "first": lambda number: count <= number,
     }
     request = request | {"limit": request.get("max_completion_tokens", request.get("max_tokens", _MISSING))}

@@ -33,6 +33,7 @@ from tests.demo import demo_config
 from tests.endpoint import FAULTS, Answer, Endpoint, Faulty, echo
 from tests.processes import started
 from tests.serve.test_client import question, spec
+from tests.serve.test_limits import Time
 
 pytestmark = pytest.mark.slow
 
@@ -112,9 +113,9 @@ def test_an_endpoint_that_dies_is_given_up_and_the_run_can_be_resumed(
 
 async def test_a_call_ends_within_its_stated_limit(tmp_path: Path) -> None:
     """A hundred attempts are allowed; the time is not there for them."""
-    store = CallStore(tmp_path / "calls.sqlite")
+    store, clock = CallStore(tmp_path / "calls.sqlite"), Time()
     with Endpoint(lambda body, count: Answer(status=429, headers={"Retry-After": "600"})) as endpoint:
-        async with ChatClient(store, attempts=100, give_up_s=0.3) as client:
+        async with ChatClient(store, attempts=100, give_up_s=30, clock=clock, sleep=clock.sleep) as client:
             with pytest.raises(Exception, match="gave up after 2 attempts.*429"):
                 await client.ask(spec(endpoint.url), question())
     store.close()

@@ -129,7 +129,7 @@ def test_a_reply_is_heard_while_it_is_written_in_every_tab_and_can_be_left(
             assert bo.talk(first, path, body)[0] == 404, "another's talk"
         assert bo.talk(bo_first, "say", {"text": "x" * 4001, "turn": 0})[0] == 422
         assert not store.task(first, "ann").details["turns"] and not supporter.requests
-        SLOWLY.append(0.6)
+        SLOWLY.append(1.5)
         assert ann.talk(first, "say", {"text": "Hello.", "turn": 0})[0] == 200
         with ThreadPoolExecutor() as tabs:
             heard = list(tabs.map(lambda _: ann.request("POST", f"/api/talk/{first}/reply", {})[1], range(2)))
@@ -154,14 +154,14 @@ def test_a_reply_is_heard_while_it_is_written_in_every_tab_and_can_be_left(
         BREAKING.clear()
         assert ann.talk(first, "reply", {})[1]["reply"].startswith("I heard 3.")
         assert 'class="turn supporter broken"' not in ann.request("GET", f"/task/{first}")[1]
-        SLOWLY[0] = 30
+        SLOWLY[0] = 120
         assert ann.talk(second, "say", {"text": "Hello.", "turn": 0})[0] == 200
         with ThreadPoolExecutor() as tabs:
             waiting = tabs.submit(ann.talk, second, "reply", {})
             while len(supporter.requests) < 6:
                 time.sleep(0.05)
             assert ann.talk(second, "leave", {})[1] == {"reload": True}
-            assert waiting.result(10)[1] == {"reload": True}, "who leaves does not wait for the supporter"
+            assert waiting.result(60)[1] == {"reload": True}, "who leaves does not wait for the supporter"
         assert store.task(second, "ann").details["ended"] == "seeker_ended"
 
 

@@ -295,7 +295,7 @@ async def test_a_missing_key_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 async def test_as_many_calls_in_flight_as_allowed_and_no_more(tmp_path: Path) -> None:
-    with Endpoint(lambda body, count: Answer("ok", delay=0.1)) as endpoint:
+    with Endpoint(lambda body, count: Answer("ok", delay=1.0 if count <= 4 else 0)) as endpoint:
         store = CallStore(tmp_path / "calls.sqlite")
         async with ChatClient(store, concurrency=4) as client:
             await asyncio.gather(*(client.ask(spec(endpoint.url), question(str(n))) for n in range(20)))

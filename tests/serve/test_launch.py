@@ -55,9 +55,9 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def gone(pid: int, seconds: float = 10) -> bool:
+def gone(pid: int) -> bool:
     """Whether a process ends in time (a zombie has ended)."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + 30
     while time.monotonic() < end:
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
@@ -77,7 +77,7 @@ def test_servers_are_up_inside_the_block_and_gone_after_it(tmp_path: Path) -> No
         assert servers.alive() and servers.poll() == {}
         assert set(servers.seconds) == {"a", "b"}
         children = [child_of(p.log) for p in plans]
-    assert all(gone(child, 1) for child in children)
+    assert all(gone(child) for child in children)
 
 
 def test_an_exception_stops_them_and_a_late_death_is_noticed(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_an_exception_stops_them_and_a_late_death_is_noticed(tmp_path: Path) -> 
         with pytest.raises(OSError):
             urllib.request.urlopen(url).read()
             urllib.request.urlopen(url, timeout=5).read()
-        end = time.monotonic() + 10
+        end = time.monotonic() + 30
         while servers.alive() and time.monotonic() < end:
             time.sleep(0.05)
         assert "server fake ended (exit code 3)" in servers.poll()["fake"]
@@ -182,13 +182,13 @@ def test_one_that_dies_takes_the_others_along(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match="server fake ended"), Servers([healthy, fake(tmp_path, waits)], timeout=60):
         pass
-    assert gone(child_of(healthy.log), 1)
+    assert gone(child_of(healthy.log))
 
 
 def test_a_server_that_never_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("serve.launch.LINE_AFTER", 0.5)
+    monkeypatch.setattr("serve.launch.LINE_AFTER", 0)
     silent = fake(tmp_path, "import time; print('still loading', flush=True); time.sleep(60)")
     # (empty): where Python starts slowly
     message = r"server fake did not answer within 1 s \(start_timeout\); log .*, its end:\n(still loading|\(empty\))$"
@@ -249,7 +249,7 @@ def test_no_server_outlives_its_launcher(number: signal.Signals, code: int, tmp_
         guard = parent_of(server)
         assert os.getpgid(guard) == guard, "Ctrl-C in a terminal reaches the launcher alone"
         launcher.send_signal(number)
-        assert launcher.wait(15) == code
+        assert launcher.wait(60) == code
         assert gone(server) and gone(child)
     finally:
         launcher.kill()
@@ -266,7 +266,7 @@ def test_the_guard_reports_the_end_of_its_command(tmp_path: Path) -> None:
     assert guarded("import os; os.kill(os.getpid(), 9)") == 137
     leaves = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
     assert guarded(leaves + f"open({str(tmp_path / 'pid')!r}, 'w').write(str(p.pid))") == 0
-    assert gone(int((tmp_path / "pid").read_text()), 1)
+    assert gone(int((tmp_path / "pid").read_text()))
 
 
 def test_the_guard_ends_with_its_parent_even_where_the_pipe_stays_open() -> None:
@@ -290,7 +290,7 @@ def test_the_guard_kills_what_ignores_being_asked(tmp_path: Path) -> None:
         assert guard.stdout is not None and guard.stdin is not None and guard.stdout.readline() == b"up\n"
         began = time.monotonic()
         guard.stdin.close()
-        assert guard.wait(10) == 0
+        assert guard.wait(60) == 0
         assert guard.stdout.read() == b"", "its end of the pipe is closed: the command is gone"
     assert time.monotonic() - began > 0.4  # it was asked first
 
@@ -343,7 +343,7 @@ def test_a_command_that_is_no_program_ends_in_one_line(monkeypatch: pytest.Monke
     (tmp_path / "odd").chmod(0o755)
     result = CliRunner().invoke(app, ["up", "embedded", "--exec", str(tmp_path / "odd")])
     assert isinstance(result.exception, UserError) and "Exec format error" in str(result.exception)
-    assert gone(child_of(tmp_path / "server-fake.log"), 1)
+    assert gone(child_of(tmp_path / "server-fake.log"))
 
 
 LOG = "(EngineCore pid=7) INFO 11-26 12:00:00 GPU KV cache size: 46,848 tokens, Maximum concurrency for "
