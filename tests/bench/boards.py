@@ -13,7 +13,7 @@ import numpy as np
 from core.statistics.bootstrap import Floats
 from evalsuite.statistics.paired import rank_ranges
 from evalsuite.statistics.suggestions import chances
-from evalsuite.trust.prediction_powered import LabelledScores, differences_of, powered
+from evalsuite.trust.powered_board import LabelledScores, differences_of, powered
 
 QUALITY = (58.0, 50.0, 50.0)  # of three supporters; the judge adds `BIAS` of its own
 BIAS = (0.0, 10.0, 4.0)

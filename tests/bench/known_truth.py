@@ -25,8 +25,8 @@ from evalsuite.statistics import paired
 from evalsuite.statistics.components import Components, Observation, cards_needed, components, spreads
 from evalsuite.statistics.suggestions import spread_and_error
 from evalsuite.trust.between_frameworks import Averages, associations, averages_of, tau
-from evalsuite.trust.fork import Forked, score_differences, seeker_differences
-from evalsuite.trust.power import PlannedStudy
+from evalsuite.trust.commands.fork import Forked, score_differences, seeker_differences
+from evalsuite.trust.commands.power import PlannedStudy
 from tests.bench.claims import claim_table, every_claim
 from tests.bench.figures import OUT, Bench, OutOption
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric

@@ -26,7 +26,7 @@ from data_prep.scores.corpora import import_corpus
 from data_prep.scores.human import Imported
 from data_prep.scores.synthetic import build
 from evalsuite.statistics.suggestions import chances, rank_correlation
-from evalsuite.trust.prediction_powered import LabelledScores, estimates, powered
+from evalsuite.trust.powered_board import LabelledScores, estimates, powered
 from tests.bench.boards import systematic
 from tests.bench.figures import OUT, Bench, OutOption
 from tests.evalsuite import ppi_oracle

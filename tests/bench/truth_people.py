@@ -10,7 +10,7 @@ import numpy as np
 from core.statistics.bootstrap import Floats
 from core.tables import Estimate
 from evalsuite.statistics.suggestions import chances
-from evalsuite.trust.prediction_powered import LabelledScores, differences_of, estimates, powered, saved
+from evalsuite.trust.powered_board import LabelledScores, differences_of, estimates, powered, saved
 from tests.bench.boards import systematic
 from tests.bench.claims import Claim, coverage, false_alarms
 from tests.bench.populations import judged, levels

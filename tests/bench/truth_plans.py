@@ -9,7 +9,7 @@ from core.statistics.inference import ALPHA
 from evalsuite.statistics.components import FEWEST_BOUNDED, Components, Observation, Spread, cards_needed, spreads
 from evalsuite.statistics.discrimination import discriminate
 from evalsuite.statistics.paired import differences
-from evalsuite.trust.power import PlannedStudy
+from evalsuite.trust.commands.power import PlannedStudy
 from tests.bench.claims import COVERAGE, Claim, coverage, false_alarms
 from tests.bench.populations import levels
 

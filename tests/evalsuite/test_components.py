@@ -24,7 +24,7 @@ from evalsuite.statistics.components import (
     spreads,
 )
 from evalsuite.statistics.paired import differences
-from evalsuite.trust.power import PlannedStudy
+from evalsuite.trust.commands.power import PlannedStudy
 from tests.conftest import EscEval
 from tests.evalsuite.records import make_dialogue, make_judgement
 

@@ -20,8 +20,8 @@ from evalsuite.checks.shared_bases import ModelBase, alike, base_of, bases, shar
 from evalsuite.statistics.contestants import contestants_of
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.reply_length import LengthEffect, length_effects, mean_reply_length, replies_of
+from evalsuite.trust.commands.judge_card import append, load_injections, probes
 from evalsuite.trust.health import asking_shifts, asking_table, injection_effects, injection_table
-from evalsuite.trust.probe import append, load_injections, probes
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric, make_run

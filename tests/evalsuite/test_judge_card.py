@@ -15,8 +15,8 @@ from core.files import read_jsonl, write_jsonl
 from core.records import HumanScore, Judgement, Turn
 from core.rubrics import load_rubric
 from evalsuite.statistics.judges import calibration_error
+from evalsuite.trust.commands.judge_card import load_injections
 from evalsuite.trust.judge_card import CheckOutcome, JudgeCheck, _corrected
-from evalsuite.trust.probe import load_injections
 from tests.bench.truth_judges import told
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint

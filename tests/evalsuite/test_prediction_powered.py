@@ -18,7 +18,7 @@ from core.records import Dialogue, HumanScore, Judgement
 from core.statistics.bootstrap import POINTS, Floats
 from data_prep.scores.weights import read_weights
 from evalsuite.cli import app
-from evalsuite.trust.prediction_powered import FEWEST, LabelledScores, differences_of, estimates, powered, saved
+from evalsuite.trust.powered_board import FEWEST, LabelledScores, differences_of, estimates, powered, saved
 from tests.bench.boards import SHAPES, boards
 from tests.bench.labels import LIBRARY, Judged, beside_library, savings
 from tests.bench.truth_people import Shape, simulate

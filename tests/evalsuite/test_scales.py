@@ -34,7 +34,7 @@ from evalsuite.statistics.judges import POOLED, confusion, confusion_tables
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import checked, distributions
 from evalsuite.statistics.trends import trends
-from evalsuite.trust.probe import load_injections, probes
+from evalsuite.trust.commands.judge_card import load_injections, probes
 from serve.answers import choice_probabilities
 from tests.evalsuite.records import fed_rubric, make_dialogue, make_judgement
 

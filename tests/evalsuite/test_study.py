@@ -29,7 +29,7 @@ from evalsuite.trust.between_frameworks import (
     reliabilities,
     tau,
 )
-from evalsuite.trust.study import study_sheet
+from evalsuite.trust.commands.study import study_sheet
 from tests.conftest import EscEval
 from tests.ecdbench_corpora import released, write
 from tests.endpoint import Answer, Endpoint, echo

@@ -1,19 +1,25 @@
-"""`esc-eval study`: do ESC-Eval, EmoHarbor, FEEL and ECDBench agree on the same supporters?"""
+"""`esc-eval study`: several frameworks, or finished runs of any benchmarks, on the same supporters."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from core.errors import UserError, need_modules
-from core.files import CONFIGS, read_jsonl, write_jsonl
-from core.languages import check_language
+from core.files import CONFIGS, digest, read_jsonl, write_jsonl
+from core.languages import check_language, name_of
 from core.options import SetOption, console
 from core.paths import IN_FOLDER, MaybeModel, MaybeModels, Writes
+from core.records import Language
 from core.settings import fields_set
 from core.specs import EMBEDDED_PREFIX, ModelSpec
+from core.statistics.bootstrap import SMOOTHED
+from core.tables import Cell, Estimate, Table, fmt, per_cent
 from evalsuite.commands.options import LanguageOption, MaybeRuns, refuse, resolve
 from evalsuite.commands.output import deliver_page, exit_if_lost
 from evalsuite.papers.ecdbench.aggregate import aggregate
@@ -24,15 +30,30 @@ from evalsuite.papers.ecdbench.scores import read_scores
 from evalsuite.papers.feel.panel import Feel, load_feel_config
 from evalsuite.papers.feel.panel import score as ask_panel
 from evalsuite.papers.feel.tables import Cost
+from evalsuite.report.forest import Forest, ForestLine
+from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Launched, Runner
+from evalsuite.runs import shards
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import open_run
+from evalsuite.runs.framework import ScoredRun, framework_of_run
+from evalsuite.runs.judgement_sets import as_of, chosen_set, sets_of
+from evalsuite.runs.records import read_run
 from evalsuite.runs.run_identity import RunIdentity
-from evalsuite.statistics.summary import sums_of
-from evalsuite.trust.between_frameworks import Examined, FrameworkScores, as_one_judge
-from evalsuite.trust.study import study_of_runs, study_sheet
+from evalsuite.statistics.leaderboard import Tally
+from evalsuite.statistics.summary import AVERAGE, languages_of, sums_of, supporter_of
+from evalsuite.trust.between_frameworks import (
+    STUDY,
+    Averages,
+    Examined,
+    FrameworkScores,
+    as_one_judge,
+    call_table,
+    dimension_table,
+    rank_tables,
+)
 
 # Defaults of a study; reliability needs two trials.
 _USUAL = {"trials": 2, "exchanges": 5, "temperature": 0.7, "floors": True}
@@ -164,3 +185,167 @@ def _examined(planned: TaskPlan, models: Sequence[ModelSpec], servers: Launched,
         totals[model.name] = aggregate(benchmark, read, "left_out").root.values
         item_counts.append(len({(score.dataset, score.item) for score in scores}))
     return Examined(benchmark.title, totals, min(item_counts, default=0), sum(item_counts))
+
+
+ALIKE, DIFFERENTLY, UNKNOWN = "alike", "differently", "unknown"  # how two frameworks rank supporters, relative to each other
+
+
+def study_sheet(
+    frameworks: Sequence[FrameworkScores],
+    examined: Examined | None,
+    supporters: Sequence[str],
+    judge: str,
+    plumbing: bool,
+    title: str = STUDY,
+) -> Sheet:
+    """The page: a column per framework. Dimensions of two that judged the same dialogues are correlated."""
+    every: list[FrameworkScores | Examined] = [*frameworks, *([examined] if examined else [])]
+    tables: list[Table] = [*judge_tables(frameworks)]
+    forests: list[Forest] = []
+    findings: list[str] = []
+    pairs: dict[str, list[str]] = {ALIKE: [], DIFFERENTLY: [], UNKNOWN: []}
+    floors = {floor for framework in frameworks for floor in framework.floors}
+    for language in languages_of(dialogue for framework in frameworks for dialogue in framework.dialogues):
+        name, ranks = name_of(language), rank_tables(every, language)
+        averages = [*filter(None, (framework.averages(language) for framework in every))]
+        dimensions = filter(None, (dimension_table(*pair, language) for pair in combinations(frameworks, 2)))
+        numbered = (replace(table, key=table.key + f"-{n}" * (n > 1)) for n, table in enumerate(dimensions, start=1))
+        others = [disagreement_table(averages, language) if ranks else None, call_table(every, language), *numbered]
+        tables += [*ranks, *filter(None, others)]
+        findings += [f"{name}, {each.title}: {reason}." for each in frameworks if (reason := each.unread(language))]
+        if ranks:
+            forests.append(_forest(name, averages, floors))
+            findings += _highest(name, averages)
+            for first, second, tau, _ in ranks[1].rows:
+                if isinstance(tau, Estimate) and tau.mean is not None:  # no bounds: the order of every pair stands
+                    low, high = (tau.mean if end is None else end for end in (tau.low, tau.high))
+                    kind = ALIKE if low > 0 else DIFFERENTLY if high < 0 else UNKNOWN
+                    pairs[kind].append(f"{first} and {second} ({name}, Kendall's tau {fmt(tau)})")
+    cautions = [PLUMBING] * plumbing
+    for framework in frameworks:
+        cautions += [text if text.startswith(framework.title) else f"{framework.title}: {text}" for text in framework.warnings]
+    return Sheet(
+        title=title,
+        cautions=cautions,
+        findings=[_answer(pairs), *findings],
+        facts=[
+            ("Supporters", ", ".join(supporters)),
+            ("Seeker and judge" if title == STUDY else "Judges", judge),
+            *((each.title, f"{len(each.dialogues):,} dialogues, {each.calls:,} calls") for each in frameworks),
+            *([(examined.title, f"{examined.questions:,} questions")] if examined else []),
+            ("Generated", time.strftime("%Y-%m-%d %H:%M")),
+        ],
+        forests=forests,
+        tables=tables,
+        figures={"plumbing": plumbing},
+    )
+
+
+def judge_tables(frameworks: Sequence[FrameworkScores]) -> Iterator[Table]:
+    """How far each framework's judge agrees with people, or whatever it was measured on; no table if no judge is named."""
+    rows: list[tuple[Cell, ...]] = []
+    for framework in frameworks:
+        for language in (framework.agreement or [""]) if framework.judge else ():
+            figures = framework.agreement.get(language, {}).get(AVERAGE, {})
+            acc, low, high = (figures.get(name) for name in ("acc", "acc_low", "acc_high"))
+            cell = Estimate(acc, low, high, int(figures.get("n", 0))).times(100)
+            language_name, majority = name_of(language) if language else None, per_cent(figures.get("majority_acc"))
+            rows.append((framework.title, framework.judge, framework.gold or "nothing", language_name, cell, majority))
+    columns = ("framework", "judge", "measured on", "language", "right, %", "most frequent score, %")
+    notes = (
+        "Right: verdicts that equal the gold score, over all dimensions, [95 % interval], n = verdicts. To compare: how many "
+        "would be right if every verdict were the most frequent score. The scores of a synthetic gold set are not from people.",
+    )
+    if rows:
+        yield Table("study-judges", "How far does each judge agree with people?", columns, tuple(rows), notes, STUDY)
+
+
+def disagreement_table(averages: Sequence[Averages], language: Language) -> Table | None:
+    """Pairs of supporters that two frameworks order differently; None if there are none."""
+    rows: list[tuple[Cell, ...]] = []
+    for both in combinations(averages, 2):
+        gaps, others = ({(x.names[gap.first], x.names[gap.second]): gap for gap in x.differences} for x in both)
+        for pair, first in gaps.items():
+            second = others.get(pair)
+            if second and (first.estimate.mean or 0) * (second.estimate.mean or 0) < 0:
+                titles = [side.title for side, gap in zip(both, (first, second), strict=True) if gap.holds]
+                significant = "both" if len(titles) == 2 else titles[0] if titles else "neither"
+                rows.append((*pair, both[0].title, first.estimate, both[1].title, second.estimate, significant))
+    columns = ("supporter", "against", "by", "difference", "by", "difference", "significant in")
+    note = f"Differences of averages, [{SMOOTHED}]. Where neither or only one is significant, it may be chance."
+    title = f"Where do they disagree? {language}"
+    return Table(f"study-disagreements-{language}", title, columns, tuple(rows), (note,), STUDY) if rows else None
+
+
+def _answer(pairs: Mapping[str, Sequence[str]]) -> str:
+    """Whether the frameworks rank supporters alike, from descriptions of pairs of frameworks by `ALIKE` and so on."""
+    if pairs[DIFFERENTLY]:
+        return f"Some frameworks rank these supporters differently: {'; '.join(pairs[DIFFERENTLY])}."
+    if pairs[ALIKE] and not pairs[UNKNOWN]:
+        return "The frameworks rank these supporters alike."
+    if pairs[ALIKE]:
+        return f"Some frameworks rank these supporters alike: {'; '.join(pairs[ALIKE])}. For the others this study cannot tell."
+    return "This study cannot tell whether the frameworks rank these supporters alike."
+
+
+def _highest(language: str, every: Sequence[Averages]) -> Iterator[str]:
+    """The supporters with the highest averages, and frameworks that cannot tell supporters apart."""
+    best: dict[str, list[str]] = {}
+    for averages in every:
+        if len(set(averages.seen)) > 1:
+            best.setdefault(averages.names[int(averages.seen.argmax())], []).append(averages.title)
+        elif len(averages.names) > 1:
+            yield f"{language}, {averages.title}: all supporters have the same average, so it ranks nobody."
+    if best:
+        named = ", ".join(f"{name} ({', '.join(titles)})" for name, titles in best.items())
+        yield f"{language}, highest average: {named}."
+
+
+def _forest(title: str, every: Sequence[Averages], floors: Collection[str]) -> Forest:
+    """A row per supporter, a column per framework."""
+    estimates = [averages.estimates() for averages in every]
+    order = {name: place for place, name in enumerate(np.array(every[0].names)[np.argsort(-every[0].seen)])}
+    names = sorted(set().union(*estimates), key=lambda name: (name in floors, order.get(name, len(order))))
+    lines = [ForestLine(name, [[cells.get(name)] for cells in estimates], floor=name in floors) for name in names]
+    return Forest(f"Average of 0–100, {title}", lines, [averages.title for averages in every])
+
+
+def finished(folders: Sequence[Path]) -> list[FrameworkScores]:
+    """The scores in run folders of any framework, one per folder and judge. Raises `UserError` for a folder that is not a
+    scored run or given twice, and if no supporter is in two of them."""
+    frameworks: list[FrameworkScores] = []
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise UserError("a run folder is given twice: name each run once")
+    for folder in folders:
+        config = shards.whole(folder)
+        with open_run(folder) as run:
+            calls = sum(used.calls for used in sums_of(run.usage().values()).values())
+        judges: list[str | None] = [record.judge for record in sets_of(folder, config)]
+        for judge in judges or [None]:  # without a judge, `read_run` says what is missing
+            record = read_run(folder.name, folder, judge)
+            run_config = as_of(config, chosen_set(folder, config, judge))
+            scored = ScoredRun(folder, run_config, Tally(record.dialogues, record.judgements, record.rubric, record.floors))
+            source = framework_of_run(scored)
+            alarms = [*source.alarms(scored)] if source else []
+            warnings = [f"{len(alarms)} dialogues that no average may hide, first {alarms[0].what}."] if alarms else []
+            title = source.title if source else f"Rubric {record.rubric.name}"
+            if any(other.title == title for other in frameworks):
+                title = f"{title} ({folder.name}, {judge})"
+            people = digest(sorted(record.cards)) if record.cards else str(folder)
+            records = record.dialogues, record.judgements, record.rubric, calls, record.floors, judge or ""
+            gold = ("synthetic" if config.synthetic_gold else config.gold.dialogues) if config.gold else ""
+            warnings += source.cautions(scored) if source else ()
+            frameworks.append(FrameworkScores(title, people, *records, gold, record.agreement, warnings))
+    supporters = [{supporter_of(dialogue) for dialogue in record.dialogues} for record in frameworks]
+    if len(frameworks) > 1 and not any(a & b for a, b in combinations(supporters, 2)):
+        raise UserError("no supporter is in two of these runs: give runs of the same supporters")
+    return frameworks
+
+
+def study_of_runs(folders: Sequence[Path]) -> Sheet:
+    """Finished runs of any benchmarks side by side."""
+    frameworks = finished(folders)
+    supporters = sorted({supporter_of(dialogue) for framework in frameworks for dialogue in framework.dialogues})
+    judges = ", ".join(dict.fromkeys(framework.judge for framework in frameworks))
+    plumbing = any(shards.whole(folder).plumbing for folder in folders)
+    return study_sheet(frameworks, None, supporters, judges, plumbing, "Several benchmarks on the same supporters")
