@@ -22,8 +22,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from core.records import Dialogue, Turn, dialogue_id
 from evalsuite.checks.risk import load_lexicon
 from evalsuite.dialogues.hold import ModelSide
+from evalsuite.people.guard import Agreed, Input, Nothing
 from evalsuite.people.pages import words
-from evalsuite.people.signed_in import Agreed, Input, Nothing
 from evalsuite.people.store import RefusedAnswer, StudyStore, trouble
 from evalsuite.people.study import Chat, Content, QuestionKey, Study
 from evalsuite.people.tables import TaskRow

@@ -1,19 +1,24 @@
-"""The checks on every request of the study's server: size, rate, origin; and the headers of every answer."""
+"""The checks on every request of the study's server (size, rate, origin, who asks), and the headers of every answer."""
 
 import asyncio
+import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import h11
+from fastapi import Depends, Request
+from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from evalsuite.people.pages import refusal
+from evalsuite.people.store import RefusedAnswer, StudyStore
+from evalsuite.people.tables import RaterRow, SessionRow
 
 WAIT_S = 5  # until a page requested too often reloads itself
 WHOLE_WITHIN_S = 30.0
@@ -137,3 +142,60 @@ async def _read_away(receive: Receive, length: str) -> None:
         remaining -= len(message.get("body", b""))
         if not message.get("more_body"):
             return
+
+
+class Input(BaseModel):
+    """The body of a page's request; unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Nothing(Input):
+    """An empty body."""
+
+
+def signed_in(request: Request) -> tuple[SessionRow, RaterRow | None]:
+    """The request's session, and its rater (None: the organiser). Raises `RefusedAnswer` without one."""
+    current = request.app.state.store.session(request.cookies.get(request.app.state.cookie, ""))
+    if current is None:
+        raise RefusedAnswer("no_session", 401)
+    session, rater = request.state.session, request.state.rater = current
+    # Another site's page can send the cookie, but does not know the form's token.
+    if request.method != "GET" and not secrets.compare_digest(
+        request.headers.get("x-csrf", "").encode(), session.csrf.encode()
+    ):
+        raise RefusedAnswer("bad_form", 403)
+    return session, rater
+
+
+def _rater(request: Request) -> RaterRow:
+    _, rater = signed_in(request)
+    if rater is None:
+        raise RefusedAnswer("no_session", 403)
+    return rater
+
+
+def _agreed(request: Request) -> RaterRow:
+    rater = _rater(request)
+    if request.app.state.study.consent and not rater.consented:
+        raise RefusedAnswer("no_consent", 403)
+    return rater
+
+
+def _organiser(request: Request) -> SessionRow:
+    session, rater = signed_in(request)
+    if rater is not None:
+        raise RefusedAnswer("no_session", 403)
+    return session
+
+
+def _store(request: Request) -> StudyStore:
+    store: StudyStore = request.app.state.store
+    return store
+
+
+Rater = Annotated[RaterRow, Depends(_rater)]
+Agreed = Annotated[RaterRow, Depends(_agreed)]
+"""A rater who has agreed to the study's consent text, if there is one; answers of others are refused."""
+Organiser = Annotated[SessionRow, Depends(_organiser)]
+Database = Annotated[StudyStore, Depends(_store)]

@@ -16,11 +16,9 @@ from core.records import Language, Verdict
 from core.tables import fmt
 from evalsuite.people.chat import PROFILE, TALK, profiled, talk_of, talking
 from evalsuite.people.chat import router as talks
-from evalsuite.people.guard import Guard
+from evalsuite.people.guard import Agreed, Database, Guard, Input, Nothing, Organiser, Rater, signed_in
 from evalsuite.people.pages import TEMPLATES, TaskPage, refusal, render, words
-from evalsuite.people.progress import progress
-from evalsuite.people.review import LATER, queue
-from evalsuite.people.signed_in import Agreed, Database, Input, Nothing, Organiser, Rater, signed_in
+from evalsuite.people.results import LATER, progress, queue
 from evalsuite.people.store import LASTS_S, RaterAnswer, RefusedAnswer, StudyStore, redacted, trouble
 from evalsuite.people.study import COMMENT, Content, QuestionKey, Study
 from evalsuite.people.tables import RaterRow, TaskRow

@@ -18,8 +18,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from core.errors import UserError, near
-from evalsuite.people.assignment import Person, RaterTask
-from evalsuite.people.study import Content, Items, QuestionKey, Study
+from evalsuite.people.study import Content, Items, Person, QuestionKey, RaterTask, Study
 from evalsuite.people.tables import AnswerRow, ItemRow, RaterRow, SessionRow, StudyRow, TableBase, TaskRow, WithdrawalRow
 
 DAY_S = 86_400

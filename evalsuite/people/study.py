@@ -1,25 +1,113 @@
-"""A study: the items shown to raters and the questions on them. Made once from records, then fixed."""
+"""A study: its items and questions, and who is given what. Made once from records, then fixed."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import random
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations, takewhile
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from core.errors import UserError
 from core.files import digest
 from core.grouping import group_by
-from core.records import Dialogue, HumanScore, Language, RoleCard, Turn
+from core.languages import of
+from core.records import Dialogue, HumanScore, Language, Order, RoleCard, Turn
 from core.rubrics import Rubric
 from core.settings import Settings
 from core.specs import ModelSpec
 from data_prep.played import Played, played_text
-from evalsuite.people.assignment import Item
-from evalsuite.people.questionnaire import Ask, Questionnaire
+from data_prep.profiles.build import Seed, draft
+from data_prep.profiles.record import TRAITS, BigFive, Profile
+
+Replies = Mapping[str, tuple[float | None, str]]  # question → place on its scale, and words
+_IN_WORDS = ("age", "gender", "occupation", "relationship", "interests", "problem", "wishes")
+
+
+class Ask(Settings):
+    """A question, answered on a scale or, without one, in words."""
+
+    text: dict[Language, str]
+    """The wording of the question."""
+    scale: str | None = None
+    """The name of the answer's scale."""
+    trait: str | None = None
+    """The Big Five trait that agreement indicates."""
+    reversed: bool = False
+    """Whether agreement indicates the opposite of the trait."""
+    optional: bool = False
+    """Whether it may be left empty."""
+
+
+class Questionnaire(Settings):
+    """The questions by name, in the order of the page."""
+
+    scales: dict[str, dict[Language, tuple[str, ...]]]
+    """Name → the meanings of its places, from 1."""
+    person: dict[str, Ask]
+    """Once, before the first talk: the profile in words (age, problem, …), and statements on traits."""
+    talk: dict[str, Ask] = Field(default={})
+    """Before every talk: parts of the profile that may have changed."""
+    mood: dict[str, Ask] = Field(default={})
+    """Feelings, before and after every talk."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Questionnaire:
+        for name, ask in self.named().items():
+            if ask.scale not in (None, *self.scales):
+                raise ValueError(f"{name}: no scale {ask.scale!r}: expected one of {', '.join(self.scales)}")
+            if ask.trait not in (None, *TRAITS["en"]) or (ask.trait and ask.scale is None):
+                raise ValueError(f"{name}: trait {ask.trait!r}: give a scale, and one of {', '.join(TRAITS['en'])}")
+            if not ask.trait and name.partition(".")[2] not in (*_IN_WORDS, *self.mood):
+                raise ValueError(f"{name}: no field of a profile: expected one of {', '.join(_IN_WORDS)}")
+        if "problem" not in self.person or self.person["problem"].scale or self.person["problem"].optional:
+            raise ValueError("person: ask for the problem, in words: every profile needs one")
+        return self
+
+    def named(self) -> dict[str, Ask]:
+        """The questions by their names in answers, such as `person.age`, `before.sad` and `after.sad`."""
+        groups = {"person": self.person, "before": self.talk | self.mood, "after": self.mood}
+        return {f"{group}.{key}": ask for group, asks in groups.items() for key, ask in asks.items()}
+
+    @staticmethod
+    def text(ask: Ask, language: Language) -> str:
+        """The wording of a question in a language."""
+        return of(ask.text, language, "text of a questionnaire")
+
+    def words(self, ask: Ask, language: Language) -> tuple[str, ...]:
+        """The meanings of the places of a question's scale."""
+        return of(self.scales[ask.scale], language, "scale of a questionnaire") if ask.scale else ()
+
+    def profile(self, id: str, language: Language, replies: Replies) -> Profile:
+        """The profile of the person in a talk; their feelings before it are the profile's state."""
+        texts = {}
+        for name, ask in self.named().items():
+            value, text = replies.get(name, (None, ""))
+            texts[name] = text.strip() if value is None else self.words(ask, language)[int(value) - 1]
+        fields = {key: texts.get(f"before.{key}") or texts.get(f"person.{key}", "") for key in _IN_WORDS}
+        interests = tuple(part for part in re.split(r"\s*[,;，；、\n]\s*", fields.pop("interests")) if part)
+        feelings = ((ask, texts[f"before.{key}"]) for key, ask in self.mood.items())
+        state = "; ".join(f"{self.text(ask, language)}: {feeling}" for ask, feeling in feelings if feeling)
+        profile = draft(Seed(id=id, language=language, interests=interests, big_five=self._big_five(replies), **fields))
+        return profile.model_copy(update={"counselling": profile.counselling.model_copy(update={"state": state})})
+
+    def _big_five(self, replies: Replies) -> BigFive | None:
+        """Each trait by the mean of its statements: low in the lower two fifths of the scale, high in the upper; None if a
+        trait has no answer."""
+        shares: dict[str, list[float]] = {trait: [] for trait in TRAITS["en"]}
+        for key, ask in self.person.items():
+            if ask.trait and (value := replies.get(f"person.{key}", (None, ""))[0]) is not None:
+                share = (value - 1) / (len(self.words(ask, "en")) - 1)
+                shares[ask.trait].append(1 - share if ask.reversed else share)
+        means = {trait: sum(values) / len(values) for trait, values in shares.items() if values}
+        levels = {trait: "low" if mean < 0.4 else "high" if mean > 0.6 else "middle" for trait, mean in means.items()}
+        return BigFive.model_validate(levels) if len(levels) == len(shares) else None
+
 
 QuestionKey = tuple[str, int | None]  # a dimension or question, and the turn it is about (None: the whole)
 COMMENT = "comment"  # the question of a task's comment; no dimension may have its name
@@ -128,6 +216,16 @@ class Content(Settings):
         return tuple(a for a, _ in takewhile(lambda pair: (pair[0].role, pair[0].text) == (pair[1].role, pair[1].text), pairs))
 
 
+@dataclass(frozen=True)
+class Item:
+    """A dialogue, or two, shown together, and the `systems` behind them. All who read its language see a `check`."""
+
+    id: str
+    language: Language
+    systems: tuple[str, ...] = ()
+    check: bool = False
+
+
 Items = list[tuple[Item, Content]]
 
 
@@ -183,3 +281,99 @@ def played_items(played: Mapping[str, Played]) -> Items:
 def _item_id(*dialogues: str) -> str:
     """A blind name, since ids of imported dialogues may contain the supporter's name."""
     return digest(["people", *dialogues], 12)
+
+
+Purpose = Literal["item", "check", "repeat", "talk", "profile"]
+
+
+@dataclass(frozen=True)
+class Person:
+    """A rater and the languages that they read, the preferred one first."""
+
+    code: str
+    languages: tuple[Language, ...]
+
+
+@dataclass(frozen=True)
+class RaterTask:
+    """An item for a rater, at a place in that rater's order; `order`: which of two dialogues is shown first."""
+
+    rater: str
+    item: str
+    place: int
+    order: Order
+    purpose: Purpose
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """A talk's supporter, language and turns."""
+
+
+def assign(items: Sequence[Item], people: Sequence[Person], overlap: int, repeats: int, seed: int) -> list[RaterTask]:
+    """Tasks, rater by rater. Each item goes to `overlap` people; if all read all languages, loads differ by one item at most.
+
+    Each rater has a random order of their own, with checks among the items, and sees `repeats` items again at the end. Which of
+    two dialogues is first alternates over the raters of an item, from a random start. Raises `UserError` for a language that
+    fewer than `overlap` people read.
+    """
+    rng = random.Random(f"{seed}/people")
+    loads: Counter[str] = Counter()
+    system_loads: Counter[tuple[str, str]] = Counter()
+    assigned: dict[str, list[tuple[Item, Order]]] = {person.code: [] for person in people}
+    for language, block in group_by([item for item in items if not item.check], lambda item: item.language).items():
+        readers = [person.code for person in people if language in person.languages]
+        if len(readers) < overlap:
+            raise UserError(f"overlap {overlap}: {len(readers)} raters read {language}: invite more, or lower the overlap")
+        for item in rng.sample(block, len(block)):
+            burdens = {code: (loads[code], sum(system_loads[code, s] for s in item.systems), rng.random()) for code in readers}
+            start = rng.randrange(2)
+            for number, code in enumerate(sorted(readers, key=burdens.__getitem__)[:overlap]):
+                assigned[code].append((item, "ab" if (start + number) % 2 == 0 else "ba"))
+                loads[code] += 1
+                system_loads.update((code, system) for system in item.systems)
+    return [task for person in people for task in _ordered(person, assigned[person.code], items, repeats, seed)]
+
+
+def _ordered(
+    person: Person, assigned: Sequence[tuple[Item, Order]], items: Sequence[Item], repeats: int, seed: int
+) -> list[RaterTask]:
+    """A rater's tasks, language by language in their order of preference."""
+    rng = random.Random(f"{seed}/people/{person.code}")
+    ordered: list[tuple[Item, Order, Purpose]] = []
+    for language in person.languages:
+        block: list[tuple[Item, Order, Purpose]] = [(i, order, "item") for i, order in assigned if i.language == language]
+        rng.shuffle(block)
+        for check in (item for item in items if item.check and item.language == language):
+            # Not the first: attention can flag only after some work.
+            block.insert(rng.randint(min(1, len(block)), len(block)), (check, rng.choice(("ab", "ba")), "check"))
+        ordered += block
+    candidates = [(item, order) for item, order, purpose in ordered if purpose == "item"]
+    # From the first half, so that raters repeat their judgement and not their memory of it.
+    half = (len(candidates) + 1) // 2
+    for item, order in rng.sample(candidates[: max(1, half)], min(repeats, half)):
+        ordered.append((item, "ba" if order == "ab" else "ab", "repeat"))
+    return [RaterTask(person.code, item.id, place, order, purpose) for place, (item, order, purpose) in enumerate(ordered)]
+
+
+def assign_talks(
+    people: Sequence[Person], supporters: Sequence[str], cards: Sequence[Item], seed: int, profiled: bool = False
+) -> list[RaterTask]:
+    """A talk of every rater with every supporter, in their preferred language; if `profiled`, after a task about themselves.
+
+    Blind and balanced: over the raters, each supporter has each place equally often. If there are `cards`, raters play them in
+    turn; otherwise they speak for themselves. Raises `UserError` if a rater has no card to play.
+    """
+    rng = random.Random(f"{seed}/people/talks")
+    order, tasks, played = rng.sample(list(supporters), len(supporters)), [], Counter[str]()
+    for shift, person in enumerate(rng.sample(list(people), len(people))):
+        language = person.languages[0]
+        playable = [card for card in cards if card.language == language]
+        if cards and not playable:
+            raise UserError(f"rater {person.code}: no role card or profile in {language}, their first language")
+        empty: dict[str, Any] = {"language": language, "turns": [], "ended": None, "help": False, "failed": None, "broken": ""}
+        if profiled:
+            tasks.append(RaterTask(person.code, "", 0, "ab", "profile", empty | {"supporter": ""}))
+        for place in range(len(order)):
+            card = playable[played[language] % len(playable)].id if playable else ""
+            played[language] += 1
+            supporter = order[(place + shift) % len(order)]
+            tasks.append(RaterTask(person.code, card, place + profiled, "ab", "talk", empty | {"supporter": supporter}))
+    return tasks

@@ -13,9 +13,8 @@ import psutil
 import typer
 
 from core.rubrics import load_rubric
-from evalsuite.people.assignment import Person, assign
 from evalsuite.people.store import StudyStore
-from evalsuite.people.study import Study, rated_items
+from evalsuite.people.study import Person, Study, assign, rated_items
 from tests.bench.figures import OUT, Bench, OutOption
 from tests.people_study import Client, dialogue, free_port, process, url_of
 

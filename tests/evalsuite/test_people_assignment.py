@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import UserError
-from evalsuite.people.assignment import Item, Person, RaterTask, assign
+from evalsuite.people.study import Item, Person, RaterTask, assign
 from tests.conftest import EscEval
 from tests.people_study import write_dialogues
 

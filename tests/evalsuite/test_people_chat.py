@@ -14,7 +14,7 @@ from selenium import webdriver
 from core.files import read_jsonl, write_jsonl
 from core.records import Dialogue, HumanScore
 from core.rubrics import load_rubric
-from evalsuite.people.assignment import Item, Person, assign_talks
+from evalsuite.people.study import Item, Person, assign_talks
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.browsing import no_errors, text_of, until

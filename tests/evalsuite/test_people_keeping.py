@@ -16,7 +16,7 @@ from core.files import read_jsonl
 from core.records import HumanScore
 from evalsuite.people import keeping
 from evalsuite.people.keeping import holding, restore, withdraw
-from evalsuite.people.progress import progress
+from evalsuite.people.results import progress
 from evalsuite.people.store import RaterAnswer, StudyStore
 from serve.store import CallStore
 from tests.conftest import EscEval

@@ -16,8 +16,8 @@ from core.rubrics import load_rubric
 from core.yaml_files import read_yaml
 from data_prep.profiles.record import LEVELS, TRAITS, Profile
 from evalsuite.people.commands.people_create import StudyConfig
-from evalsuite.people.questionnaire import Questionnaire
 from evalsuite.people.store import StudyStore
+from evalsuite.people.study import Questionnaire
 from evalsuite.statistics.correlation import correlations
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint

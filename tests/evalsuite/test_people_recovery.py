@@ -10,8 +10,7 @@ from core.records import Dialogue, HumanScore, Turn
 from core.rubrics import Rubric
 from core.tables import Estimate
 from data_prep.scores.annotator_agreement import agreement
-from evalsuite.people.assignment import Person, assign
-from evalsuite.people.study import rated_items
+from evalsuite.people.study import Person, assign, rated_items
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.people import verdicts_of_people
 

@@ -16,7 +16,7 @@ import pytest
 from core.files import read_jsonl, write_jsonl
 from core.records import HumanScore, Preference
 from core.rubrics import load_rubric
-from evalsuite.people.progress import progress
+from evalsuite.people.results import progress
 from evalsuite.people.store import RaterAnswer, RefusedAnswer, StudyStore, trouble
 from evalsuite.people.tables import TaskRow
 from tests.conftest import EscEval

@@ -40,8 +40,11 @@ app = Verbs(
     help="Studies in the browser: people score, choose or talk to supporters, by links of their own (extra `people`).\n\n"
     f"A study is one SQLite file in its folder, or in PostgreSQL if {URL} is set (postgresql+psycopg://USER@HOST/NAME).",
 )
-app.add("suggest", "evalsuite.people.commands.suggest:suggest_dialogues", "Draw the dialogues that people should rate next.")
-app.add("create", "evalsuite.people.commands.people_create:create", "Make a study: assign items, and make a link per rater.")
+for name, verb, about in (
+    ("suggest", "suggest_dialogues", "Draw the dialogues that people should rate next."),
+    ("create", "create", "Make a study: assign items, and make a link per rater."),
+):
+    app.add(name, f"evalsuite.people.commands.people_create:{verb}", about)
 
 StudyArgument = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's folder."), IN_STUDY]
 
@@ -110,9 +113,7 @@ def results(
     checks, reviews and answers "cannot judge", which are not among the scores.
     """
     need_people()
-    from evalsuite.people.export import write_export
-    from evalsuite.people.progress import progress
-    from evalsuite.people.review import final_scores, settled
+    from evalsuite.people.results import final_scores, progress, settled, write_export
 
     with opened(folder) as store:
         if out is None:
