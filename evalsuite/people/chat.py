@@ -24,9 +24,8 @@ from evalsuite.checks.risk import load_lexicon
 from evalsuite.dialogues.hold import ModelSide
 from evalsuite.people.guard import Agreed, Input, Nothing
 from evalsuite.people.pages import words
-from evalsuite.people.store import RefusedAnswer, StudyStore, trouble
+from evalsuite.people.store import RefusedAnswer, StudyStore, TaskRow
 from evalsuite.people.study import Chat, Content, QuestionKey, Study
-from evalsuite.people.tables import TaskRow
 from serve.client import ChatClient
 from serve.failures import Unanswered
 from serve.store import CallStore
@@ -254,6 +253,16 @@ async def _lines(writing: Writing, texts: dict[str, Any]) -> AsyncIterator[bytes
     if last.get("word") in texts["why"]:
         last = last | {"message": texts["talk_failed"].format(why=texts["why"][last["word"]])}
     yield orjson.dumps(last) + b"\n"
+
+
+def trouble(error: SQLAlchemyError) -> RefusedAnswer:
+    """A rater's message for a failure of the database; nothing of the answer was written."""
+    text = str(getattr(error, "orig", error)).lower()
+    if any(sign in text for sign in ("locked", "busy", "deadlock")):
+        return RefusedAnswer("database_busy", 503)
+    if any(sign in text for sign in ("full", "no space", "i/o error", "readonly", "read-only")):
+        return RefusedAnswer("disk_full", 507)
+    return RefusedAnswer("database_down", 503)
 
 
 def profiled(store: StudyStore, rater: str) -> bool:

@@ -17,8 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from evalsuite.people.pages import refusal
-from evalsuite.people.store import RefusedAnswer, StudyStore
-from evalsuite.people.tables import RaterRow, SessionRow
+from evalsuite.people.store import RaterRow, RefusedAnswer, SessionRow, StudyStore
 
 WAIT_S = 5  # until a page requested too often reloads itself
 WHOLE_WITHIN_S = 30.0

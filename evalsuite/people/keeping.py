@@ -16,8 +16,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import UserError, near
 from core.files import locked
-from evalsuite.people.store import WHOLE, StudyStore
-from evalsuite.people.tables import AnswerRow, RaterRow, SessionRow, TaskRow, WithdrawalRow
+from evalsuite.people.store import WHOLE, AnswerRow, RaterRow, SessionRow, StudyStore, TaskRow, WithdrawalRow
 
 DATABASE = "study.sqlite"
 _RESTORED = "study.sqlite.restored"  # the verified copy, until it replaces the database

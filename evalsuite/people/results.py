@@ -18,15 +18,14 @@ from core.statistics.accuracy import share
 from core.tables import Cell, Column, Table
 from data_prep.cards.sheets import write_csv
 from data_prep.profiles.record import Profile
-from data_prep.scores.annotation import TOLERATED, Settled, settle, to_review
+from data_prep.scores.annotation import TOLERATED, settle, to_review
 from data_prep.scores.annotator_agreement import agreement, agreement_table
 from data_prep.scores.human import COLUMNS
-from data_prep.scores.rescoring import Final, contested, finish
+from data_prep.scores.rescoring import contested, finish
 from data_prep.scores.weights import WEIGHTS, write_weights
 from evalsuite.people.chat import PROFILE, TALK, talks_in
-from evalsuite.people.store import Answers, RaterAnswer, StudyStore
+from evalsuite.people.store import Answers, RaterAnswer, StudyStore, TaskRow
 from evalsuite.people.study import COMMENT, Content, QuestionKey
-from evalsuite.people.tables import TaskRow
 
 SCORED = ("item", TALK)  # purposes of tasks whose scores are exported
 
@@ -99,8 +98,8 @@ def _answered(
             yield (task, content, {key: answer for key, (answer, _) in answers.get(task.id, {}).items()})
 
 
-def write_export(store: StudyStore, out: Path, comments: bool) -> dict[str, int]:
-    """Write the study's records (docs/people.md) into a folder; returns file → rows."""
+def write_export(store: StudyStore, out: Path, comments: bool) -> tuple[dict[str, int], list[str]]:
+    """Write the study's records (docs/people.md) into a folder; returns file → rows, and notes on scores not accepted yet."""
     out.mkdir(parents=True, exist_ok=True)
     written = {"dialogues.jsonl": write_jsonl(out / "dialogues.jsonl", dialogues_of(store))}
     study = store.study()
@@ -124,7 +123,23 @@ def write_export(store: StudyStore, out: Path, comments: bool) -> dict[str, int]
     written["control.csv"] = _csv(out / "control.csv", heads, control)
     if comments:
         written["comments.csv"] = _csv(out / "comments.csv", ("annotator", "dialogue_id", "other", "comment"), remarks)
-    return written
+    notes = []
+    if study.second_round:
+        final = finish(scores_of(store), scores_of(store, (AGAIN,)), scores_of(store, (JOINT,)))
+        written["final.jsonl"] = write_jsonl(out / "final.jsonl", final.scores)
+        written["accepted.jsonl"] = write_jsonl(out / "accepted.jsonl", final.accepted)
+        if final.waiting:
+            notes.append(f"{len(final.waiting)} scores wait for the second round and are not accepted yet")
+        if final.still_apart:
+            notes.append(f"{len(final.still_apart)} scores are still more than a point apart; their mean is accepted")
+    if any(row.reviewer for row in store.raters()):
+        assert study.rubric is not None, "what is reviewed is rated"
+        disputed = to_review(scores_of(store), study.rubric, "native")
+        reviewed = settle(scores_of(store), scores_of(store, (REVIEW,)), disputed)
+        written["accepted.jsonl"] = write_jsonl(out / "accepted.jsonl", reviewed.accepted)
+        if reviewed.waiting:
+            notes.append(f"{sum(map(len, reviewed.waiting.values()))} scores wait for a reviewer and are not accepted yet")
+    return written, notes
 
 
 def _control(store: StudyStore) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -209,18 +224,6 @@ def _second_round(store: StudyStore) -> int:
     return store.add_tasks(later)
 
 
-def final_scores(store: StudyStore) -> Final:
-    """The scores after the second round and their means; which still wait, and which are still apart."""
-    return finish(scores_of(store), scores_of(store, purposes=(AGAIN,)), scores_of(store, purposes=(JOINT,)))
-
-
-def settled(store: StudyStore) -> Settled:
-    """The accepted scores, the reviewer's if raters are too far apart, else their mean; and which still wait."""
-    study, scores = store.study(), scores_of(store)
-    assert study.rubric is not None, "what is settled is rated"
-    return settle(scores, scores_of(store, purposes=(REVIEW,)), to_review(scores, study.rubric, "native"))
-
-
 def _share(flags: list[bool]) -> Cell:
     return share(sum(flags), len(flags))
 
@@ -271,7 +274,7 @@ def progress(store: StudyStore) -> Progress:
         f"Checks: answers within {TOLERATED} point of the expected score. Repeats: answers to repeated items that are the "
         f"same as before (scores: within {TOLERATED} point). Wilson's 95 % intervals. Exports leave nobody out for them."
     )
-    withdrew = [f"{code} withdrew on {day}; their data were deleted." for code, day in store.withdrawals()]
+    withdrew = [f"{row.code} withdrew on {row.day}; their data were deleted." for row in store.withdrawals()]
     tables = [Table.of("raters", "Raters", raters.values(), [note, *withdrew])]
     if agreed := agreement(scores_of(store)):
         tables.append(agreement_table(agreed))

@@ -14,14 +14,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from core.files import digest
 from core.records import Language, Verdict
 from core.tables import fmt
-from evalsuite.people.chat import PROFILE, TALK, profiled, talk_of, talking
+from evalsuite.people.chat import PROFILE, TALK, profiled, talk_of, talking, trouble
 from evalsuite.people.chat import router as talks
 from evalsuite.people.guard import Agreed, Database, Guard, Input, Nothing, Organiser, Rater, signed_in
 from evalsuite.people.pages import TEMPLATES, TaskPage, refusal, render, words
 from evalsuite.people.results import LATER, progress, queue
-from evalsuite.people.store import LASTS_S, RaterAnswer, RefusedAnswer, StudyStore, redacted, trouble
+from evalsuite.people.store import LASTS_S, RaterAnswer, RaterRow, RefusedAnswer, StudyStore, TaskRow, redacted
 from evalsuite.people.study import COMMENT, Content, QuestionKey, Study
-from evalsuite.people.tables import RaterRow, TaskRow
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 router = APIRouter()
@@ -259,8 +258,8 @@ def new_link(request: Request, given: ForRater, session: Organiser, store: Datab
 
 @router.post("/api/organiser/revoke")
 def revoke(given: ForRater, session: Organiser, store: Database) -> Response:
-    """End a rater's link and sessions."""
-    store.revoke(given.code)
+    """End a rater's link and sessions; their answers are kept."""
+    store.set_rater(given.code, ended=True, revoked=True)
     return JSONResponse({})
 
 

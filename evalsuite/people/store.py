@@ -9,22 +9,90 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, ClassVar
 
-from sqlalchemy import Select, create_engine, delete, event, func, select, update
+from sqlalchemy import JSON, ForeignKey, Select, UniqueConstraint, create_engine, delete, event, func, select, update
 from sqlalchemy.engine import Engine, make_url
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
-from sqlalchemy.orm import Session
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from core.errors import UserError, near
+from core.records import Language
 from evalsuite.people.study import Content, Items, Person, QuestionKey, RaterTask, Study
-from evalsuite.people.tables import AnswerRow, ItemRow, RaterRow, SessionRow, StudyRow, TableBase, TaskRow, WithdrawalRow
 
 DAY_S = 86_400
 LASTS_S = {"rater": 30 * DAY_S, "organiser": DAY_S}  # of a session; the link opens another
 WHOLE = -1  # the turn of an answer about a whole dialogue; NULL would not be unique
 BUSY_S = 5  # a writer's longest wait for another
+
+
+class TableBase(DeclarativeBase):
+    type_annotation_map: ClassVar = {dict[str, Any]: JSON, list[Any]: JSON}
+
+
+class StudyRow(TableBase):
+    __tablename__ = "study"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    definition: Mapped[dict[str, Any]]
+    organiser: Mapped[str]  # hash of the organiser's key
+
+
+class ItemRow(TableBase):
+    __tablename__ = "item"
+    study: Mapped[str] = mapped_column(ForeignKey("study.name", ondelete="CASCADE"), primary_key=True)
+    id: Mapped[str] = mapped_column(primary_key=True)
+    language: Mapped[str]
+    content: Mapped[dict[str, Any]]
+
+
+class RaterRow(TableBase):
+    __tablename__ = "rater"
+    study: Mapped[str] = mapped_column(ForeignKey("study.name", ondelete="CASCADE"), primary_key=True)
+    code: Mapped[str] = mapped_column(primary_key=True)
+    link: Mapped[str] = mapped_column(unique=True)  # hash of the link's token
+    languages: Mapped[list[Any]]
+    interface: Mapped[str]  # the language of the pages
+    revoked: Mapped[bool] = mapped_column(default=False)
+    consented: Mapped[bool] = mapped_column(default=False)
+    reviewer: Mapped[bool] = mapped_column(default=False)
+
+    @property
+    def other(self) -> Language:
+        """The language to switch to: English, or from there the rater's own (Chinese if that is English)."""
+        own = self.languages[0] if self.languages[0] != "en" else "zh"
+        return own if self.interface == "en" else "en"
+
+
+class SessionRow(TableBase):
+    __tablename__ = "session"
+    cookie: Mapped[str] = mapped_column(primary_key=True)  # hash of it
+    study: Mapped[str] = mapped_column(ForeignKey("study.name", ondelete="CASCADE"))
+    rater: Mapped[str | None]  # None: the organiser
+    csrf: Mapped[str]
+    ends: Mapped[float]  # seconds since 1970
+
+
+class WithdrawalRow(TableBase):  # a participant who withdrew; their data are deleted
+    __tablename__ = "withdrawal"
+    study: Mapped[str] = mapped_column(ForeignKey("study.name", ondelete="CASCADE"), primary_key=True)
+    code: Mapped[str] = mapped_column(primary_key=True)
+    day: Mapped[str]
+
+
+class TaskRow(TableBase):
+    __tablename__ = "task"
+    __table_args__ = (UniqueConstraint("study", "rater", "place"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study: Mapped[str] = mapped_column(ForeignKey("study.name", ondelete="CASCADE"), index=True)
+    rater: Mapped[str] = mapped_column(index=True)
+    item: Mapped[str]
+    place: Mapped[int]
+    order: Mapped[str]
+    purpose: Mapped[str]  # item, check, repeat, talk; review, again, joint
+    submitted: Mapped[bool] = mapped_column(default=False)
+    details: Mapped[dict[str, Any]] = mapped_column(default=dict)  # a talk's supporter and turns; a review's scores
 
 
 @dataclass(frozen=True)
@@ -36,9 +104,25 @@ class RaterAnswer:
     cannot: bool = False
     text: str | None = None
 
+
+class AnswerRow(TableBase):
+    __tablename__ = "answer"
+    task: Mapped[int] = mapped_column(ForeignKey("task.id", ondelete="CASCADE"), primary_key=True)
+    question: Mapped[str] = mapped_column(primary_key=True)
+    turn: Mapped[int] = mapped_column(primary_key=True)
+    value: Mapped[float | None]
+    choice: Mapped[str | None]
+    cannot: Mapped[bool] = mapped_column(default=False)
+    text: Mapped[str | None]
+    version: Mapped[int]
+
     @property
-    def empty(self) -> bool:
-        return self.value is None and self.choice is None and not self.cannot and not self.text
+    def answer(self) -> RaterAnswer:
+        return RaterAnswer(self.value, self.choice, self.cannot, self.text)
+
+    @property
+    def key(self) -> QuestionKey:
+        return self.question, None if self.turn == WHOLE else self.turn
 
 
 Answers = dict[QuestionKey, tuple[RaterAnswer, int]]  # question → answer and version
@@ -52,24 +136,12 @@ class RefusedAnswer(Exception):
         self.word, self.status = word, status
 
 
-def trouble(error: SQLAlchemyError) -> RefusedAnswer:
-    """A rater's message for a failure of the database; nothing of the answer was written."""
-    text = str(getattr(error, "orig", error)).lower()
-    if any(sign in text for sign in ("locked", "busy", "deadlock")):
-        return RefusedAnswer("database_busy", 503)
-    if any(sign in text for sign in ("full", "no space", "i/o error", "readonly", "read-only")):
-        return RefusedAnswer("disk_full", 507)
-    return RefusedAnswer("database_down", 503)
-
-
 def hashed(token: str) -> str:
     """A secret's form in the database. A plain hash is enough: tokens have 192 bits and cannot be guessed."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def new_token() -> str:
-    """A secret for a link, a cookie or a form."""
-    return secrets.token_urlsafe(24)
+new_token = partial(secrets.token_urlsafe, 24)  # a secret for a link, a cookie or a form
 
 
 class StudyStore:
@@ -106,12 +178,12 @@ class StudyStore:
             session.add(StudyRow(name=self.name, definition=study.model_dump(mode="json"), organiser=hashed(key)))
             session.flush()
             for item, content in items:
-                fields: dict[str, Any] = {"id": item.id, "language": item.language, "content": content.model_dump(mode="json")}
-                session.add(ItemRow(study=self.name, **fields))
+                shown = content.model_dump(mode="json")
+                session.add(ItemRow(study=self.name, id=item.id, language=item.language, content=shown))
             for person in (*people, *reviewers):
-                fields = {"code": person.code, "link": hashed(tokens[person.code]), "reviewer": person in reviewers}
-                reads = {"languages": list(person.languages), "interface": person.languages[0]}
-                session.add(RaterRow(study=self.name, **fields, **reads))
+                names = {"code": person.code, "languages": list(person.languages), "interface": person.languages[0]}
+                link = hashed(tokens[person.code])
+                session.add(RaterRow(study=self.name, link=link, reviewer=person in reviewers, **names))
             session.add_all(TaskRow(study=self.name, **vars(task) | {"details": dict(task.details)}) for task in tasks)
         return key, tokens
 
@@ -130,11 +202,8 @@ class StudyStore:
         """The names of all studies in the database."""
         return self._rows(select(StudyRow.name).order_by(StudyRow.name))
 
-    def withdrawals(self) -> list[tuple[str, str]]:
-        """(Code, day) of those who withdrew."""
-        with Session(self.engine) as session:
-            query = select(WithdrawalRow.code, WithdrawalRow.day).where(WithdrawalRow.study == self.name)
-            return [(code, day) for code, day in session.execute(query.order_by(WithdrawalRow.code))]
+    def withdrawals(self) -> list[WithdrawalRow]:
+        return self._rows(select(WithdrawalRow).where(WithdrawalRow.study == self.name).order_by(WithdrawalRow.code))
 
     def contents(self) -> dict[str, Content]:
         """Item → its content."""
@@ -211,10 +280,6 @@ class StudyStore:
         self.set_rater(code, ended=True, link=hashed(token), revoked=False)
         return token
 
-    def revoke(self, code: str) -> None:
-        """End a rater's link and sessions; their answers are kept."""
-        self.set_rater(code, ended=True, revoked=True)
-
     def set_rater(self, code: str, ended: bool = False, **fields: Any) -> None:
         """Change fields of a rater's row and, if `ended`, end their sessions."""
         with self.writing() as session:
@@ -242,7 +307,7 @@ class StudyStore:
         query = select(AnswerRow).join(TaskRow, TaskRow.id == AnswerRow.task).where(TaskRow.study == self.name)
         by_task: dict[int, Answers] = {}
         for row in self._rows(query if tasks is None else query.where(AnswerRow.task.in_(tasks))):
-            by_task.setdefault(row.task, {})[_key(row)] = (_answer(row), row.version)
+            by_task.setdefault(row.task, {})[row.key] = (row.answer, row.version)
         return by_task
 
     def save(
@@ -252,7 +317,19 @@ class StudyStore:
         another tab saved it meanwhile, and its version. Raises `RefusedAnswer` for another rater's task and for a submitted
         one."""
         with suppress(IntegrityError), self.writing() as session:
-            return self._save(session, task, rater, question, WHOLE if turn is None else turn, answer, version)
+            own = self._own(session, task, rater, locked=True)
+            place = WHOLE if turn is None else turn
+            row = session.get(AnswerRow, (task, question, place))
+            stored, present = (RaterAnswer(), 0) if row is None else (row.answer, row.version)
+            if row is not None and stored == answer:
+                return stored, present
+            if own.submitted:
+                raise RefusedAnswer("submitted")
+            if present != version:
+                return stored, present
+            session.merge(AnswerRow(task=task, question=question, turn=place, version=version + 1, **vars(answer)))
+            session.flush()
+            return answer, version + 1
         return self.save(task, rater, question, turn, answer, version)  # two tabs saved the first answer; the other one won
 
     def _own(self, session: Session, id: int, rater: str, locked: bool = False) -> TaskRow:
@@ -262,28 +339,12 @@ class StudyStore:
             raise RefusedAnswer("no_task", 404)
         return task
 
-    def _save(
-        self, session: Session, id: int, rater: str, question: str, turn: int, answer: RaterAnswer, version: int
-    ) -> tuple[RaterAnswer, int]:
-        task = self._own(session, id, rater, locked=True)
-        row = session.get(AnswerRow, (id, question, turn))
-        stored, present = (RaterAnswer(), 0) if row is None else (_answer(row), row.version)
-        if row is not None and stored == answer:
-            return stored, present
-        if task.submitted:
-            raise RefusedAnswer("submitted")
-        if present != version:
-            return stored, present
-        session.merge(AnswerRow(task=id, question=question, turn=turn, version=version + 1, **vars(answer)))
-        session.flush()
-        return answer, version + 1
-
     def submit(self, id: int, rater: str, required: Sequence[QuestionKey]) -> list[QuestionKey]:
         """Close a task to changes, unless answers to required questions are missing, which are returned."""
         with self.writing() as session:
             task = self._own(session, id, rater, locked=True)
             rows = session.scalars(select(AnswerRow).where(AnswerRow.task == id))
-            given = {_key(row) for row in rows if not _answer(row).empty}
+            given = {row.key for row in rows if row.answer not in (RaterAnswer(), RaterAnswer(text=""))}
             missing = [key for key in required if key not in given]
             if not missing:
                 task.submitted = True
@@ -311,14 +372,6 @@ class StudyStore:
     def set_details(self, id: int, details: dict[str, Any]) -> None:
         with self.writing() as session:
             session.execute(update(TaskRow).where(TaskRow.id == id, TaskRow.study == self.name).values(details=details))
-
-
-def _answer(row: AnswerRow) -> RaterAnswer:
-    return RaterAnswer(row.value, row.choice, row.cannot, row.text)
-
-
-def _key(row: AnswerRow) -> QuestionKey:
-    return row.question, None if row.turn == WHOLE else row.turn
 
 
 def _engine(url: str) -> Engine:

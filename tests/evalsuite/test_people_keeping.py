@@ -239,7 +239,7 @@ def test_who_withdraws_leaves_a_note_and_nothing_else(
     assert esc_eval("people", "delete", "s", "--rater", "r01", "--yes") == (0, "")
     with closing(StudyStore(database or url_of(folder), "s")) as store:
         assert store.session(cookie) is None and [row.code for row in store.raters()] == ["r02", "r03"]
-        assert {code for code, _ in store.withdrawals()} == {"r01"}
+        assert {row.code for row in store.withdrawals()} == {"r01"}
         assert {task.rater for task in store.tasks()} == {"r02", "r03"}
     assert "r01" not in links(folder) and {"organiser", "r02"} < set(links(folder))
     assert esc_eval("people", "results", "s", "--out", "out") == (0, "")

@@ -16,9 +16,9 @@ import pytest
 from core.files import read_jsonl, write_jsonl
 from core.records import HumanScore, Preference
 from core.rubrics import load_rubric
+from evalsuite.people.chat import trouble
 from evalsuite.people.results import progress
-from evalsuite.people.store import RaterAnswer, RefusedAnswer, StudyStore, trouble
-from evalsuite.people.tables import TaskRow
+from evalsuite.people.store import RaterAnswer, RefusedAnswer, StudyStore, TaskRow
 from tests.conftest import EscEval
 from tests.people_study import Client, free_port, links, make_study, process, served, url_of, write_dialogues
 

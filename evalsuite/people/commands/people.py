@@ -14,7 +14,6 @@ import typer
 
 from core.addresses import url_problem
 from core.errors import UserError, need_modules
-from core.files import write_jsonl
 from core.options import console
 from core.paths import MaybeFile, MaybeOutFile, Reads, Writes
 from core.tables import to_console
@@ -113,29 +112,16 @@ def results(
     checks, reviews and answers "cannot judge", which are not among the scores.
     """
     need_people()
-    from evalsuite.people.results import final_scores, progress, settled, write_export
+    from evalsuite.people.results import progress, write_export
 
     with opened(folder) as store:
         if out is None:
             for table in progress(store).tables:
                 to_console(table, console)
             return
-        for file, rows in write_export(store, out, not without_comments).items():
-            console.print(f"{out / file}: {rows}", soft_wrap=True)
-        if store.study().second_round:
-            final = final_scores(store)
-            for file, scores in (("final.jsonl", final.scores), ("accepted.jsonl", final.accepted)):
-                console.print(f"{out / file}: {write_jsonl(out / file, scores)}", soft_wrap=True)
-            if final.waiting:
-                console.print(f"{len(final.waiting)} scores wait for the second round and are not accepted yet")
-            if final.still_apart:
-                console.print(f"{len(final.still_apart)} scores are still more than a point apart; their mean is accepted")
-        if any(row.reviewer for row in store.raters()):
-            reviewed = settled(store)
-            console.print(f"{out / 'accepted.jsonl'}: {write_jsonl(out / 'accepted.jsonl', reviewed.accepted)}", soft_wrap=True)
-            if reviewed.waiting:
-                waiting = sum(map(len, reviewed.waiting.values()))
-                console.print(f"{waiting} scores wait for a reviewer and are not accepted yet")
+        written, notes = write_export(store, out, not without_comments)
+        for line in (*(f"{out / file}: {rows}" for file, rows in written.items()), *notes):
+            console.print(line, soft_wrap=True)
 
 
 @app.command("backup")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import product
@@ -20,7 +20,7 @@ from core.options import SetOption, console
 from core.paths import InFile, InModel, Writes
 from core.records import Dialogue, Judgement, Turn, dialogue_id
 from core.rubrics import Rubric
-from core.settings import fields_set
+from core.settings import differing_leaves, fields_set
 from core.specs import EMBEDDED_PREFIX, ModelSpec, load_spec
 from core.statistics.bootstrap import SMOOTHED
 from core.tables import Table, fmt
@@ -196,7 +196,7 @@ def ask_both(runner: Runner, forked: Fork, draws: int, temperature: float) -> Fo
 
     results = attrgetter("results")
     side, stage = _drawn(forked.other.supporter_side, reply_id), f"{STAGE} reply"
-    (other_reply,) = answered(runner.desk(stage, _models([other]), [side], reply, "reply", results))
+    (other_reply,) = answered(runner.desk(stage, [other] if other.floor is None else [], [side], reply, "reply", results))
     if other_reply.stopped:
         why = other_reply.stopped.replace("_", " ")
         raise UserError(f"--supporter {other.name}: gave no reply at turn {forked.turn} ({why})")
@@ -219,7 +219,7 @@ def ask_both(runner: Runner, forked: Fork, draws: int, temperature: float) -> Fo
             spoken=len(turns) - len(plan.opening.turns),
         )
         plans.append(branch)
-    models = [*resolved.models.seekers, *_models([own]), resolved.models.judge]
+    models = [*resolved.models.seekers, *([own] if own.floor is None else []), resolved.models.judge]
     desk = runner.desk(STAGE, models, plans, go_on, "dialogues", results, lambda: workloads(resolved, plans, True))
     judged = answered(desk)
     dialogues = [dialogue for dialogue, _ in judged]
@@ -227,10 +227,6 @@ def ask_both(runner: Runner, forked: Fork, draws: int, temperature: float) -> Fo
     write_jsonl(run.folder / "dialogues.jsonl", dialogues)
     write_jsonl(run.folder / "judgements.jsonl", judgements)
     return Forked(forked.source, forked.turn, *forked.sides, other_reply.text, dialogues, judgements)
-
-
-def _models(specs: Iterable[ModelSpec]) -> list[ModelSpec]:
-    return [spec for spec in specs if spec.floor is None]
 
 
 # --- the page: the seeker afterwards, the scores, and the dialogues as a tree -----------------------------------------------

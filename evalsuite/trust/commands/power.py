@@ -1,7 +1,7 @@
 """`esc-eval power`: where the variance of a score comes from, what a difference needs, and what ESC-Eval's table 2 shows."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from operator import itemgetter
@@ -13,8 +13,8 @@ import typer
 from core.errors import UserError
 from core.languages import name_of
 from core.records import Language
+from core.statistics.accuracy import ratio
 from core.statistics.inference import ALPHA, TEST
-from core.statistics.reliability import ratio
 from core.tables import Cell, Estimate, Table
 from evalsuite.commands.options import JsonOption, MaybeRuns, PageOption, out_page
 from evalsuite.commands.output import deliver_page
@@ -86,24 +86,9 @@ def power(
         planned.append(PlannedStudy(language, components(observations), pairs, difference, max(len(pairs), 1), share))
     if records and not planned:
         raise UserError("no dialogue of these runs has a readable verdict on every dimension")
-    more = [*paper_tables(*_table2(), share)] if against else []
+    more = [*paper_tables(share)] if against else []
     plumbing = any(shards.whole(run).plumbing for run in runs or [])
     deliver_page("power", power_sheet(planned, more, [str(run) for run in runs or []], plumbing), out, as_json)
-
-
-def _table2() -> tuple[dict[str, dict[str, float]], dict[str, int]]:
-    """The averages of table 2 by language and supporter, and the numbers of their cards (table 6)."""
-    reported = load_reported("esc_eval")
-    averages: dict[str, dict[str, float]] = {}
-    for cell in reported.select("2", {"column": "Average"}, "table 2"):
-        assert cell.value is not None, "the averages of table 2 are whole"
-        averages.setdefault(cell.at["Language"], {})[cell.at["Model"]] = float(cell.value)
-    cards = {}
-    for language in averages:
-        (cell,) = reported.select("6", {"Language": _CARDS[language], "column": "High"}, "table 6")
-        assert cell.value is not None, "table 6 is whole"
-        cards[language] = int(cell.value)
-    return averages, cards
 
 
 PLANNING = "How many cards, trials and judges"  # heading of the tables
@@ -147,6 +132,12 @@ class PlannedStudy:
         return TRIALS if self.components.trials > 1 else TRIALS[:1]
 
     @property
+    def shares(self) -> list[float]:
+        """Every component's share of the whole, in per cent."""
+        whole = sum(part.counted for part in self.components.parts) or 1.0
+        return [100 * part.counted / whole for part in self.components.parts]
+
+    @property
     def widest(self) -> Spread | None:
         """The pair that needs the most cards; None if no pair that varies has enough cards."""
         return next((pair for pair in self.spreads if pair.enough and pair.variance), None)
@@ -179,14 +170,20 @@ class PlannedStudy:
         return shown_with(self.difference, self.variance(pair, trials), cards, ALPHA / self.pairs, pair.degrees)
 
 
-def paper_tables(averages: Mapping[str, Mapping[str, float]], cards: Mapping[str, int], power: float) -> Iterator[Table]:
-    """Which differences of ESC-Eval's table 2 its cards could have shown. `averages` maps language → supporter → average of
-    0–100; the spread of a card's difference is unpublished, so several are assumed."""
+def paper_tables(power: float) -> Iterator[Table]:
+    """Which differences between averages of ESC-Eval's table 2 its cards (table 6) could have shown. The spread of a card's
+    difference is unpublished, so several are assumed."""
+    reported, averages = load_reported("esc_eval"), dict[str, list[float]]()
+    for cell in reported.select("2", {"column": "Average"}, "table 2"):
+        assert cell.value is not None, "the averages of table 2 are whole"
+        averages.setdefault(cell.at["Language"], []).append(float(cell.value))
     rows: list[tuple[Cell, ...]] = []
     gaps: list[tuple[Cell, ...]] = []
     for language, means in averages.items():
-        pairs = [abs(a - b) for a, b in combinations(means.values(), 2)]
-        number = cards[language]
+        pairs = [abs(a - b) for a, b in combinations(means, 2)]
+        (cards,) = reported.select("6", {"Language": _CARDS[language], "column": "High"}, "table 6")
+        assert cards.value is not None, "table 6 is whole"
+        number = int(cards.value)
         for spread in SPREADS:
             least = [least_shown(spread**2, number, level, power) for level in (ALPHA, ALPHA / len(pairs))]
             shown = [sum(bound is not None and gap >= bound for gap in pairs) for bound in least]
@@ -215,7 +212,7 @@ def power_sheet(planned: Sequence[PlannedStudy], more: Sequence[Table], runs: Se
     findings = [sentence for study in planned for sentence in _needed(study)]
     figures: dict[str, object] = {}
     for study in planned:
-        share, source = max(zip(_shares(study), (part.name for part in study.components.parts), strict=True), key=itemgetter(0))
+        share, source = max(zip(study.shares, (part.name for part in study.components.parts), strict=True), key=itemgetter(0))
         findings.append(f"{name_of(study.language)}: the largest source of variance is {source}, {share:.0f} % of the whole.")
         figures[study.language] = {
             "components": [asdict(part) | {"facets": sorted(part.facets)} for part in study.components.parts],
@@ -237,7 +234,7 @@ def power_sheet(planned: Sequence[PlannedStudy], more: Sequence[Table], runs: Se
 def _component_table(study: PlannedStudy) -> Table:
     """Every component with its share of the whole."""
     components = study.components
-    parts = zip(components.parts, _shares(study), strict=True)
+    parts = zip(components.parts, study.shares, strict=True)
     rows = tuple((p.name, Estimate(p.variance, p.low, p.high, p.levels), share, p.counted**0.5) for p, share in parts)
     levels = ", ".join(f"{number} {facet}{'s' * (number != 1)}" for facet, number in components.levels.items())
     notes = (
@@ -275,12 +272,6 @@ def _need_table(study: PlannedStudy) -> Table:
     columns = ("supporter", "against", "spread of a card's difference", *heads, "least difference on these cards")
     title = f"What a difference of {study.difference:g} points needs, {study.language}"
     return Table(f"needed-{study.language}", title, columns, tuple(rows), notes, PLANNING)
-
-
-def _shares(study: PlannedStudy) -> list[float]:
-    """Every component's share of the whole, in per cent."""
-    whole = sum(part.counted for part in study.components.parts) or 1.0
-    return [100 * part.counted / whole for part in study.components.parts]
 
 
 def _needed(study: PlannedStudy) -> Iterator[str]:

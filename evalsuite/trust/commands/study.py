@@ -103,7 +103,12 @@ def study(
     """
     if finished:
         refuse("finished runs need no calls: leave it out", supporter=supporter, model=model, data=data, set=settings)
-        return _deliver(study_of_runs(finished), out)
+        frameworks = scores_of_runs(finished)
+        names = sorted({supporter_of(dialogue) for framework in frameworks for dialogue in framework.dialogues})
+        judged_by = ", ".join(dict.fromkeys(framework.judge for framework in frameworks))
+        plumbing = any(shards.whole(folder).plumbing for folder in finished)
+        title = "Several benchmarks on the same supporters"
+        return _deliver(study_sheet(frameworks, None, names, judged_by, plumbing, title), out)
     if not supporter or model is None:
         raise UserError("nothing to study: give --supporter and --model, or scored run folders of several benchmarks")
     if language is not None:
@@ -310,7 +315,7 @@ def _forest(title: str, every: Sequence[Averages], floors: Collection[str]) -> F
     return Forest(f"Average of 0–100, {title}", lines, [averages.title for averages in every])
 
 
-def finished(folders: Sequence[Path]) -> list[FrameworkScores]:
+def scores_of_runs(folders: Sequence[Path]) -> list[FrameworkScores]:
     """The scores in run folders of any framework, one per folder and judge. Raises `UserError` for a folder that is not a
     scored run or given twice, and if no supporter is in two of them."""
     frameworks: list[FrameworkScores] = []
@@ -340,12 +345,3 @@ def finished(folders: Sequence[Path]) -> list[FrameworkScores]:
     if len(frameworks) > 1 and not any(a & b for a, b in combinations(supporters, 2)):
         raise UserError("no supporter is in two of these runs: give runs of the same supporters")
     return frameworks
-
-
-def study_of_runs(folders: Sequence[Path]) -> Sheet:
-    """Finished runs of any benchmarks side by side."""
-    frameworks = finished(folders)
-    supporters = sorted({supporter_of(dialogue) for framework in frameworks for dialogue in framework.dialogues})
-    judges = ", ".join(dict.fromkeys(framework.judge for framework in frameworks))
-    plumbing = any(shards.whole(folder).plumbing for folder in folders)
-    return study_sheet(frameworks, None, supporters, judges, plumbing, "Several benchmarks on the same supporters")
