@@ -33,12 +33,11 @@ from evalsuite.runner.engine import Runner
 from evalsuite.runner.work import Outcome, problems_of
 from evalsuite.runs import shards
 from evalsuite.runs.config import EvalConfig
-from evalsuite.runs.dialogue_framework import DialogueFramework
+from evalsuite.runs.contents import chosen_set, sets_of
+from evalsuite.runs.dialogue_framework import DialogueFramework, RunIdentity
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.framework import framework_of
-from evalsuite.runs.judgement_sets import chosen_set, sets_of
 from evalsuite.runs.people import languages_with
-from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.statistics.leaderboard import Board, Score, Tally
 from evalsuite.statistics.paired import rank_text
 from evalsuite.statistics.summary import AVERAGE, Scorer, languages_of, supporter_of

@@ -15,9 +15,9 @@ app = program(
 
 for panel, verbs in {
     "Runs": (
-        ("init", "commands.init:init", "Write the files of a first run, for you to adapt."),
+        ("init", "commands.setup:init", "Write the files of a first run, for you to adapt."),
         ("run", "commands.run:run", "Hold dialogues, judge them, measure the judge on the gold set and write the report."),
-        ("models", "commands.models:models", "List the models that a role can be given, and what each needs."),
+        ("models", "commands.setup:models", "List the models that a role can be given, and what each needs."),
         ("status", "commands.run:status", "Show the progress of a run, and what is missing."),
         ("merge", "commands.report:merge", "Join the shards of one run."),
         ("report", "commands.report:report", "Write the report of a run folder again, from its records."),
@@ -37,7 +37,7 @@ for panel, verbs in {
         ("people", "people.commands.people:app", "Run studies in the browser: people score, choose or talk to supporters."),
     ),
     "Checks": (
-        ("doctor", "commands.doctor:doctor", "Show what this machine has and lacks for serving and training."),
+        ("doctor", "commands.setup:doctor", "Show what this machine has and lacks for serving and training."),
         ("judge-card", "trust.commands.judge_card:judge_card_verb", "Show on one page how far a judge can be trusted."),
     ),
 }.items():

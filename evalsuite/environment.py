@@ -21,8 +21,7 @@ from core.grouping import exact_mean
 from core.records import Dialogue, Judgement, Message, Turn, dialogue_id
 from core.rubrics import Rubric
 from core.specs import ModelSpec, load_spec
-from evalsuite.dialogues.floors import FLOORS, with_floor
-from evalsuite.dialogues.hold import ModelSide, Plan, Side, Utterance, hold, utterance
+from evalsuite.dialogues.hold import FLOORS, ModelSide, Plan, Side, Utterance, hold, utterance, with_floor
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.framework import framework_of

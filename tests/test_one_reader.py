@@ -35,8 +35,8 @@ ELSEWHERE = {
     "what another program prints": {"data_prep/published/stand_ins.py", "data_prep/published/comparison.py"},
     "what this process has just written": {
         *("serve/checkpoints/model_card.py", "evalsuite/report/figures.py", "evalsuite/report/report.py"),
-        *("evalsuite/report/transcripts.py", "evalsuite/runs/folder.py", "evalsuite/runs/judgement_sets.py"),
-        *("evalsuite/runs/run_config.py", "evalsuite/runs/spool.py", "core/tables.py"),
+        *("evalsuite/report/transcripts.py", "evalsuite/runs/folder.py", "evalsuite/runs/contents.py"),
+        *("evalsuite/runs/run_config.py", "core/tables.py"),
     },
     "our own styles, scripts and prompts": {
         *("core/page.py", "evalsuite/papers/ecdbench/figures.py", "evalsuite/report/sheet.py"),

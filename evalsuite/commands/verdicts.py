@@ -16,7 +16,7 @@ from core.rows import read_table
 from core.rubrics import Rubric
 from data_prep.scores.human import refuse_twice
 from evalsuite.runs import shards
-from evalsuite.runs.judgement_sets import sets_of
+from evalsuite.runs.contents import sets_of
 from evalsuite.statistics.agreement import item_of, judgements_in_order, refuse_doubled
 from evalsuite.statistics.clusters import DIALOGUE, Clusters, clusters_of
 from evalsuite.statistics.summary import scorer_of

@@ -20,11 +20,11 @@ METHODS = {
     "bands": f"{_HERE}.bands:by_bands",
     "tree": f"{_HERE}.tree:each",
     "tree_once": f"{_HERE}.tree:once",
-    "criteria": f"{_HERE}.criteria:by_criteria",
+    "criteria": f"{_HERE}.published_packs:by_criteria",
     "tree_paper": "evalsuite.papers.vera_mh_judge:tree_paper",
     "joint_paper": "evalsuite.papers.vera_mh_judge:joint_paper",
-    "lines": f"{_HERE}.lines:by_lines",
-    "pairs": f"{_HERE}.pairs:by_pairs",
+    "lines": f"{_HERE}.published_packs:by_lines",
+    "pairs": f"{_HERE}.published_packs:by_pairs",
 }
 
 

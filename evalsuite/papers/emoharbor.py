@@ -27,7 +27,7 @@ from evalsuite.papers.emoharbor_config import EmoHarborConfig, EmoHarborModels, 
 from evalsuite.papers.emoharbor_seeker import PlayedPerson, card_of, initial_state, unthought
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.framework import ScoredRun
-from evalsuite.runs.identity import hashed, identity
+from evalsuite.runs.run_config import hashed, identity
 from serve.questions import Models
 
 

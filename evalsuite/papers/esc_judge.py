@@ -2,9 +2,9 @@
 of Hill's three stages (exploration, insight, action) which of the two did better.
 
 Protocol: the supporter's fixed greeting opens the dialogue and both sides see it; seven exchanges follow. Roles, criteria and
-prompts come from the user's clone (`import`). A dialogue is compared with that of every other supporter on its role
-(`evalsuite.judge.pairs`): the board shows the share won, and the tables show the published choices, in which first the criteria
-of a stage vote, and then the stages.
+prompts come from the user's clone (`import`). A dialogue is compared with that of every other supporter on its role (method
+`pairs`): the board shows the share won, and the tables show the published choices, in which first the criteria of a stage vote,
+and then the stages.
 
 Paper mode follows the published scripts: one order, verbatim replies at temperature 0.8, verdicts read as in their analysis.
 """
@@ -26,7 +26,7 @@ from core.specs import ModelSpec, Sampling
 from core.tables import Table
 from evalsuite.dialogues.hold import ModelSide, Opening, Plan
 from evalsuite.judge.judge import Shown
-from evalsuite.judge.pairs import POINTS
+from evalsuite.judge.published_packs import POINTS
 from evalsuite.papers.role_play.win_rates import Choice, Mode, Words, win_rate_tables
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.dialogue_framework import DialogueFramework

@@ -29,14 +29,14 @@ from core.statistics.bootstrap import BELOW
 from core.tables import Estimate, Table
 from data_prep.published.healthbench import Case, load_cases, some_of, turns_of
 from evalsuite.dialogues.hold import ModelSide, Opening, Plan
-from evalsuite.judge.criteria import WHOLE, bearing, score_of
 from evalsuite.judge.judge import Shown
 from evalsuite.judge.methods import native_method
+from evalsuite.judge.published_packs import WHOLE, bearing, score_of
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.framework import ScoredRun
-from evalsuite.runs.identity import hashed
 from evalsuite.runs.models import RunModels
+from evalsuite.runs.run_config import hashed
 from evalsuite.statistics.clusters import card_of
 from evalsuite.statistics.paired import over_cards
 from evalsuite.statistics.summary import SCORES, supporter_of

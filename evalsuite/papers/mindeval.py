@@ -30,12 +30,12 @@ from core.statistics.bootstrap import SMOOTHED, scale_levels
 from core.tables import Cell, Table
 from evalsuite.dialogues.hold import ModelSide, Opening, Plan
 from evalsuite.judge.judge import Shown
-from evalsuite.judge.lines import numbers_in
+from evalsuite.judge.published_packs import numbers_in
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.framework import ScoredRun
-from evalsuite.runs.identity import hashed
 from evalsuite.runs.models import Role, RunModels, drawn_as
+from evalsuite.runs.run_config import hashed
 from evalsuite.statistics.clusters import card_of
 from evalsuite.statistics.paired import one_sided_clusters, over_cards
 from evalsuite.statistics.summary import SCORES, supporter_of

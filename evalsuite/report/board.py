@@ -14,7 +14,7 @@ from data_prep.scores.annotator_agreement import agreement, agreement_table
 from data_prep.scores.human import RubricCheck, gold_scores_of
 from evalsuite.report import charts
 from evalsuite.report.report import ReportContent
-from evalsuite.runs.shared_cards import SharedCards, shared_cards
+from evalsuite.runs.records import SharedCards, shared_cards
 from evalsuite.statistics.comparison import RunRecords, agreements_of
 from evalsuite.statistics.leaderboard import Tally, leaderboard, pairwise_differences
 from evalsuite.statistics.people import verdicts_of_people

@@ -14,7 +14,7 @@ from core.languages import name_of
 from core.rubrics import Rubric
 from core.tables import DASH, Estimate, Table, fmt
 from evalsuite.report.figures import HATCHES, Figure, curve, dots, error, named_rows, panels, segment, trace
-from evalsuite.runs.judgement_sets import JudgementSet
+from evalsuite.runs.contents import JudgementSet
 from evalsuite.statistics import survival, trends
 from evalsuite.statistics.agreement import figure_cell
 from evalsuite.statistics.judges import POOLED, Bin, Confusion

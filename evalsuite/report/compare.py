@@ -11,7 +11,7 @@ from evalsuite.report.forest import Forest, ForestLine, gap_forest, reach
 from evalsuite.report.headlines import belief, found_in, unit_of, verdict
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
-from evalsuite.runs.shared_cards import made_with
+from evalsuite.runs.records import made_with
 from evalsuite.runs.texts import is_hash, text_diffs
 from evalsuite.statistics.comparison import Pair, RunComparison, agreements_of, as_json, tables
 from evalsuite.statistics.summary import dimension_at, dimension_label

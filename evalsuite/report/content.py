@@ -24,13 +24,12 @@ from evalsuite.report.charts import along
 from evalsuite.report.log_wandb import log_report
 from evalsuite.report.report import PLUMBING, UNSCORED, ReportContent, write_report
 from evalsuite.runner.work import Outcome
-from evalsuite.runs.folder import Run, looks_of
+from evalsuite.runs.contents import JudgementSet, sets_of
+from evalsuite.runs.folder import Run, looks_of, made_with, prices_in
 from evalsuite.runs.framework import ScoredRun, entries, framework_of, framework_of_run
-from evalsuite.runs.judgement_sets import JudgementSet, sets_of
 from evalsuite.runs.people import read_people
 from evalsuite.runs.run_config import Judged, RunConfig
 from evalsuite.runs.texts import prompt_texts
-from evalsuite.runs.versions import made_with, prices_in
 from evalsuite.statistics import dialogue_costs, discrimination
 from evalsuite.statistics.agreement import agreement_tables, in_steps, judgements_in_order, noted, step_notes
 from evalsuite.statistics.breakdowns import by_category

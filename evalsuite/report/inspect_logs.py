@@ -20,8 +20,8 @@ from core.grouping import group_by
 from core.records import Dialogue, Judgement, Usage
 from evalsuite.report.report import PLUMBING, UNSCORED
 from evalsuite.runs import shards
+from evalsuite.runs.contents import sets_of
 from evalsuite.runs.folder import Run
-from evalsuite.runs.judgement_sets import sets_of
 from evalsuite.runs.run_config import RunConfig
 
 if TYPE_CHECKING:

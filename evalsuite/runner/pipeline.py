@@ -19,16 +19,12 @@ from evalsuite.dialogues.hold import Plan
 from evalsuite.judge.methods import method_of
 from evalsuite.runner.engine import Runner
 from evalsuite.runner.work import Job, Outcome, Work
-from evalsuite.runs.dialogue_framework import DialogueFramework
-from evalsuite.runs.folder import USED, Run
-from evalsuite.runs.held import Held
-from evalsuite.runs.identity import hashed
-from evalsuite.runs.judgement_sets import VERDICTS, JudgementSet, claim_set, set_of, sets_of
+from evalsuite.runs.contents import VERDICTS, Held, JudgementSet, Written, claim_set, set_of, sets_of
+from evalsuite.runs.dialogue_framework import DialogueFramework, RunIdentity
+from evalsuite.runs.folder import USED, Run, code, versions
 from evalsuite.runs.models import unspoken
 from evalsuite.runs.people import PEOPLE, write_people
-from evalsuite.runs.run_identity import RunIdentity
-from evalsuite.runs.spool import Written
-from evalsuite.runs.versions import code, versions
+from evalsuite.runs.run_config import hashed
 from serve.batch import answered
 from serve.client import ChatClient
 

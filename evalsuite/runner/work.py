@@ -11,10 +11,9 @@ from core.records import Dialogue, Judgement, Usage
 from core.specs import ModelSpec
 from evalsuite.dialogues.hold import Plan, hold
 from evalsuite.runner.engine import Runner
+from evalsuite.runs.contents import JudgementSet, Piece, Records, Spool
 from evalsuite.runs.dialogue_framework import DialogueFramework
-from evalsuite.runs.judgement_sets import JudgementSet
-from evalsuite.runs.spool import Piece, Records, Spool
-from evalsuite.runs.versions import versions
+from evalsuite.runs.folder import versions
 from serve.answers import UsageTally
 from serve.batch import Answers, Desk
 from serve.budget import Share

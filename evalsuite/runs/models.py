@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from core.addresses import FORM
-from core.errors import UserError
+from core.errors import UserError, near
 from core.files import digest, validated
 from core.judge_prompts import asks, check_pack
 from core.machine import Machine
@@ -17,14 +20,14 @@ from core.prompts import load_pack
 from core.records import Language
 from core.rubrics import Rubric
 from core.specs import ModelSpec, Sampling, load_spec, packs_without_rules, prompt_text
-from evalsuite.dialogues.floors import FLOORS, REFERENCE
+from evalsuite.dialogues.hold import FLOORS, REFERENCE
 from evalsuite.runs.config import EvalConfig
-from evalsuite.runs.held import Held
-from evalsuite.runs.identity import identity
+from evalsuite.runs.contents import Held
+from evalsuite.runs.run_config import RunConfig, identity
 from serve.callables import callable_of
+from serve.store import CallStore
 
 if TYPE_CHECKING:
-    from evalsuite.runs.recording import Recording
     from serve.placement import PhaseModels
     from serve.units import Needs
 
@@ -32,6 +35,52 @@ PACK = "esc_eval"  # for plain seekers and judges
 ANY = "any_rubric"  # for plain judges, if the other pack does not describe the scale
 _LONGEST = 80  # characters of a run folder's name
 Role = Literal["seeker", "supporter", "judge"]
+BUNDLED = Path(__file__).parent.parent / "recordings"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The answers of a run folder: a bundled one (by name) or your own (by path)."""
+
+    name: str
+    store: Path
+    recorded: str
+    """The day of its last answer."""
+    precisions: Mapping[str, str]
+    """Model → its dtype when recorded, which this machine might not choose; calls are found by it."""
+
+    @classmethod
+    def read(cls, name: str) -> Recording:
+        """Raises `UserError` if there is no such recording, or it has no answers."""
+        folder = BUNDLED / name if "/" not in name and (BUNDLED / name).is_dir() else Path(name)
+        store = folder / "calls.sqlite"
+        if not store.is_file():
+            names = [path.name for path in BUNDLED.iterdir()] if BUNDLED.is_dir() else []
+            raise UserError(f"replay {name}: no run folder (no calls.sqlite), and no bundled recording: {near(name, names)}")
+        try:
+            with sqlite3.connect(f"file:{store.absolute()}?mode=ro", uri=True) as answers:
+                last = answers.execute("SELECT max(time) FROM calls").fetchone()[0]
+        except sqlite3.Error as error:
+            raise UserError(f"replay {name}: {store} cannot be read: {error}") from None
+        if last is None:
+            raise UserError(f"replay {name}: {store} holds no answer")
+        models = RunConfig.read(folder).specs()
+        precisions = {model: str(claimed["dtype"]) for model, claimed in models.items() if "dtype" in claimed}
+        return cls(folder.name, store, time.strftime("%Y-%m-%d", time.gmtime(last)), precisions)
+
+    def spec(self, spec: ModelSpec) -> ModelSpec:
+        """A model's spec with its precision in the recording."""
+        if spec.serve.dtype != "auto" or spec.name not in self.precisions:
+            return spec
+        options = spec.serve.model_dump() | {"dtype": self.precisions[spec.name]}
+        return spec.model_copy(update={"serve": type(spec.serve).model_validate(options)})
+
+    def into(self, store: CallStore) -> None:
+        """Copy the answers into a run's store, where the run finds them."""
+        store.add_from(self.store)
+
+    def __str__(self) -> str:
+        return f"{self.name}, recorded on {self.recorded}"
 
 
 class RunModels:
@@ -84,11 +133,7 @@ class RunModels:
     @cached_property
     def recording(self) -> Recording | None:
         """The run whose answers are replayed."""
-        if self.config.replay is None:
-            return None
-        from evalsuite.runs.recording import Recording
-
-        return Recording.read(self.config.replay)
+        return Recording.read(self.config.replay) if self.config.replay is not None else None
 
     def model(self, name: str) -> ModelSpec:
         """The spec of a model that the config names; in a replay, as recorded."""

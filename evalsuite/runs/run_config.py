@@ -1,4 +1,4 @@
-"""config.json, with which a run folder is claimed.
+"""config.json, with which a run folder is claimed, and the identity of models and records in it.
 
 Its `format` is the version of the folder's form: of all files that a run writes, records, usage, timing, failures and store
 included; 1.0 if there is none. Additions that earlier folders lack raise the minor number, and both forms are read. A change
@@ -7,6 +7,7 @@ that would be misread raises the major number, and other major versions are refu
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,14 +17,15 @@ from typing import Any, Literal, TypeVar
 import orjson
 from pydantic import BaseModel, ConfigDict, PrivateAttr, RootModel, ValidationError
 
+from core.endpoints import Endpoint
 from core.errors import UserError
 from core.files import explain, read_object, validated, write_json
 from core.grouping import group_by
-from core.languages import name_of
+from core.languages import PAPER_LANGUAGES, name_of
 from core.records import Language
 from core.rubrics import Rubric
 from core.settings import differing_leaves
-from core.specs import EMBEDDED_PREFIX
+from core.specs import EMBEDDED_PREFIX, ModelSpec, ServeOptions
 
 FORMAT = "1.1"
 NAME = "config.json"
@@ -32,6 +34,22 @@ Mode = Literal["paper", "native"]
 S = TypeVar("S", bound=BaseModel)
 T = TypeVar("T")
 _BY_NAME = {"supporters", "texts"}  # lists of objects with a `name`: models, languages
+# How an endpoint is reached and what it costs. These may change during a run, since answers do not depend on them.
+_REACHED = {
+    "base_url",
+    "api_key_env",
+    "ca_bundle",
+    "verify",
+    "headers",  # their names are in the fingerprint
+    "max_response_mb",
+    "any_model",
+    "lists_models",
+    "price",
+    "requests_per_minute",
+    "tokens_per_minute",
+}
+# How a spec is used, and fields that `identity` adds itself.
+_NOT_THE_MODEL = {"about", "serving", "roles", "learnt", "learnt_methods", "paper_sampling", "licence", "endpoint", "serve"}
 
 
 @dataclass(frozen=True, order=True)
@@ -62,7 +80,7 @@ class _ConfigPart(BaseModel):
 
 
 class ModelIdentity(_ConfigPart):
-    """A model as `evalsuite.runs.identity.identity` writes it: its spec without its address."""
+    """A model as `identity` writes it: its spec without its address."""
 
     name: str
     fingerprint: str = ""
@@ -218,7 +236,7 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
 
     @property
     def judged(self) -> dict[str, Judged]:
-        """The stages that judged dialogues, one per judge (`evalsuite.runs.judgement_sets`)."""
+        """The stages that judged dialogues, one per judge (`evalsuite.runs.contents`)."""
         stages = ((name, self.stage(name, Judged)) for name in self.root if name == SCORE or name.startswith(f"{SCORE} "))
         return {name: judged for name, judged in stages if judged}
 
@@ -288,3 +306,48 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
     def _supporters(self) -> list[ModelIdentity]:
         simulated = self.simulated
         return simulated.supporters if simulated else []
+
+
+def hashed(records: Sequence[BaseModel]) -> dict[str, Any]:
+    """The number of records and the `digest` of their list, with one record in memory at a time."""
+    parts = (orjson.dumps(record.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS) for record in records)
+    whole = hashlib.sha256(b"[")
+    for place, part in enumerate(parts):
+        whole.update(b"," + part if place else part)
+    whole.update(b"]")
+    return {"count": len(records), "sha256": whole.hexdigest()}
+
+
+def identity(spec: ModelSpec) -> dict[str, Any]:
+    """A model without its address: ports and hosts of servers may change between tries of a run."""
+    if isinstance(spec, HeldSpec):
+        return spec._claimed
+    kept = spec.model_dump(mode="json", exclude=_NOT_THE_MODEL)
+    endpoint = spec.endpoint.model_dump(mode="json", exclude=_REACHED)
+    eight_bits = {"fp8": sorted(spec.serve.fp8)} if spec.serve.fp8 else {}
+    return kept | {"endpoint": endpoint, "dtype": spec.dtype, **eight_bits, "fingerprint": spec.fingerprint()}
+
+
+class HeldSpec(ModelSpec):
+    """A model with answers in a run folder, as the folder's config describes it. Stored answers are found by this identity. It
+    needs neither weights nor a server, since it gets no further calls."""
+
+    _claimed: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def of(cls, claimed: dict[str, Any], where: Path) -> HeldSpec:
+        """From what `identity` wrote into the config at `where`. Raises `UserError` if that is damaged."""
+        fields = {name: value for name, value in claimed.items() if name in cls.model_fields}
+        endpoint = {name: value for name, value in fields.pop("endpoint", {}).items() if name in Endpoint.model_fields}
+        if fields.get("languages") == [*PAPER_LANGUAGES]:  # the default, which specs leave out
+            del fields["languages"]
+        endpoint |= {} if fields.get("floor") else {"base_url": "http://nowhere.invalid/v1"}
+        fields |= {"endpoint": endpoint, "about": "held", "roles": ("supporter",)}
+        fields |= {"serve": {"dtype": claimed.get("dtype", ServeOptions().dtype)}}
+        spec = validated(cls, fields, f"{where}: simulate.supporters")
+        spec._claimed = claimed
+        return spec
+
+    def fingerprint(self) -> str:
+        """The fingerprint of the weights that answered."""
+        return str(self._claimed.get("fingerprint", ""))

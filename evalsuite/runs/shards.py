@@ -15,12 +15,10 @@ from core.errors import UserError
 from core.files import check_unique, each_placed, read_bytes, read_jsonl, sha256_file, write_bytes, write_json, write_lines
 from core.records import Dialogue, HumanScore, Judgement, Language
 from core.settings import differing_leaves
-from evalsuite.runs.folder import Run, open_run
-from evalsuite.runs.judgement_sets import VERDICTS, sets_of
+from evalsuite.runs.contents import VERDICTS, Written, sets_of
+from evalsuite.runs.folder import Run, joined, open_run
 from evalsuite.runs.people import PEOPLE
 from evalsuite.runs.run_config import RunConfig, Shard
-from evalsuite.runs.spool import Written
-from evalsuite.runs.versions import joined
 from serve.failures import FailedCall
 
 GOLD = "gold_judgements.jsonl"

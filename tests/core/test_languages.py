@@ -14,7 +14,7 @@ from core.records import Dialogue, RoleCard, Turn
 from core.rubrics import Rubric, load_rubric
 from core.specs import load_spec
 from data_prep.cards import bundled_cards, load_cards
-from evalsuite.dialogues.floors import text_of
+from evalsuite.dialogues.hold import text_of
 
 ROOT = Path(__file__).parents[2]
 BUNDLED = ("de", "es", "hi")

@@ -10,7 +10,7 @@ import pytest
 from core import machine
 from core.machine import Gpu, Machine, bf16_instructions, card_of, precision
 from core.specs import ModelSpec, ServeOptions, load_spec
-from evalsuite.runs.identity import identity
+from evalsuite.runs.run_config import identity
 from serve.plan import plan_servers
 
 EMBEDDED = ["embedded", "embedded-short", "embedded-ranker"]

@@ -20,7 +20,7 @@ from core.files import CONFIGS
 from core.specs import load_spec
 from evalsuite.runs.config import load_config
 from evalsuite.runs.dialogue_framework import resolve_config
-from evalsuite.runs.identity import identity
+from evalsuite.runs.run_config import identity
 from tests.conftest import EscEval
 from tests.dialects import Dialect, DialectName, Speaker
 from tests.endpoint import Endpoint

@@ -6,7 +6,7 @@ from scipy.stats import spearmanr
 from core.endpoints import Endpoint, Price
 from core.records import RoleCard, Turn, Usage
 from core.specs import ModelSpec
-from evalsuite.runs.versions import joined, prices_in, versions
+from evalsuite.runs.folder import joined, prices_in, versions
 from evalsuite.statistics.breakdowns import NONE, by_category
 from evalsuite.statistics.contestants import contestants_of
 from evalsuite.statistics.dialogue_costs import GOLD, THOUSAND, model_uses, use_table

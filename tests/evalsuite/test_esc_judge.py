@@ -16,7 +16,7 @@ from core.files import read_jsonl
 from core.records import Dialogue, Judgement, Verdict
 from core.rubrics import load_rubric
 from evalsuite.cli import app
-from evalsuite.judge.pairs import partners, published_verdict, verdict_in
+from evalsuite.judge.published_packs import partners, published_verdict, verdict_in
 from evalsuite.papers.esc_judge import majority
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint

@@ -10,7 +10,7 @@ import yaml
 from core.files import CONFIGS
 from core.rubrics import load_rubric
 from data_prep.cards import load_cards
-from evalsuite.commands.init import EXAMPLE, FILES
+from evalsuite.commands.setup import EXAMPLE, FILES
 from evalsuite.runs.config import load_config
 from tests.conftest import EscEval
 from tests.endpoint import Endpoint

@@ -11,10 +11,10 @@ import yaml
 from core.files import read_jsonl
 from core.records import Dialogue, Judgement
 from core.tables import Table
+from evalsuite.commands.run import records
 from evalsuite.report.content import content_of
 from evalsuite.runs.config import duration
 from evalsuite.runs.folder import open_run
-from evalsuite.runs.status import records
 from serve.client import ChatClient
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint, echo

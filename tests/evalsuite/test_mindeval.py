@@ -16,7 +16,7 @@ from core.errors import UserError
 from core.files import read_jsonl
 from core.records import Dialogue, HumanScore, Judgement, RoleCard
 from evalsuite.cli import app
-from evalsuite.judge.lines import numbers_in
+from evalsuite.judge.published_packs import numbers_in
 from evalsuite.statistics.paired import one_sided_clusters
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint

@@ -11,7 +11,7 @@ import yaml
 
 from core import machine
 from evalsuite import cli
-from evalsuite.runs.recording import BUNDLED
+from evalsuite.runs.models import BUNDLED
 from tests.conftest import EscEval
 from tests.demo import DEMO, demo_config
 from tests.endpoint import Endpoint

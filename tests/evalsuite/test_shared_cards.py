@@ -12,7 +12,7 @@ from core.errors import UserError
 from core.files import write_jsonl
 from core.records import HumanScore
 from evalsuite.report.board import board
-from evalsuite.runs.shared_cards import shared_cards
+from evalsuite.runs.records import shared_cards
 from evalsuite.statistics.comparison import RunRecords
 from tests.conftest import EscEval
 from tests.demo import demo_config

@@ -11,14 +11,14 @@ import pytest
 
 from core.errors import UserError
 from core.records import Dialogue, Judgement
-from evalsuite.runs.spool import Records, Spool
+from evalsuite.runs.contents import Records, Spool
 from tests.evalsuite.records import make_dialogue, make_judgement
 
 MAKE = """
     import os, resource, signal
     from pathlib import Path
     from core.errors import UserError
-    from evalsuite.runs.spool import Spool
+    from evalsuite.runs.contents import Spool
     from tests.evalsuite.records import make_dialogue
 """
 

@@ -19,7 +19,7 @@ from evalsuite.dialogues.hold import ModelSide
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.dialogue_framework import resolve_config
 from evalsuite.runs.framework import framework_of
-from evalsuite.runs.identity import identity
+from evalsuite.runs.run_config import identity
 from serve.units import units_of
 from tests.conftest import EscEval
 from tests.demo import demo_config

@@ -12,7 +12,7 @@ import pytest
 from core.files import read_jsonl
 from core.records import Dialogue
 from core.third_party import git_revision
-from evalsuite.runs.versions import joined, made_with
+from evalsuite.runs.folder import joined, made_with
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint, echo
 from tests.evalsuite.test_faults import MODELS, config, one_line, outputs, run_at

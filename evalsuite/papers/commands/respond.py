@@ -1,6 +1,12 @@
-"""`esc-eval paper respond`: supporters answer at every turn of given dialogues, and replies are compared with references."""
+"""`esc-eval paper respond`: supporters answer on real histories (ESC-Eval, figure 1, left) wherever the supporter of a given
+dialogue spoke, and replies are compared with references.
 
-from collections.abc import Sequence
+A supporter sees the real dialogue up to that place, never its own earlier replies; the real supporter's turn is the reference.
+Consecutive turns of one side are joined. Supporter turns before the seeker's first (a greeting) are neither answered nor shown:
+chat templates require the user to begin, and ESC-Eval's dialogues hide their greeting, too.
+"""
+
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +18,9 @@ from core.files import write_jsonl
 from core.grouping import group_by
 from core.options import SetOption
 from core.paths import MaybeFile, MaybeFiles, Reads
-from core.records import Dialogue
-from data_prep.responses import Response, answered, paired, read_responses
+from core.records import Dialogue, Stopped
+from core.specs import ModelSpec
+from data_prep.responses import Answered, Response, answered, paired, read_responses
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
     DialoguesOption,
@@ -25,13 +32,15 @@ from evalsuite.commands.options import (
     resolve,
 )
 from evalsuite.commands.output import deliver, exit_if_lost, talk
-from evalsuite.dialogues.replies import respond as ask
+from evalsuite.dialogues.hold import ModelSide, usage_of, utterance
 from evalsuite.papers.text_metrics import figures, figures_json, judgements, measure, metric_tables, need_metrics
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import Run, open_run
-from evalsuite.runs.identity import hashed, identity
 from evalsuite.runs.models import unspoken
+from evalsuite.runs.run_config import hashed, identity
+from serve.answers import Reply
 from serve.batch import Batch
+from serve.failures import Lost, Unanswered
 
 
 def respond(
@@ -120,7 +129,7 @@ def _ask_all(run: Run, resolved: DialogueFramework, dialogues: Sequence[Dialogue
                 progress.print(f"{spec.name} does not speak {', '.join(left_out)}: it skips those dialogues")
             url = resolved.config.endpoints.get(spec.name)
             with Batch(spec, run.store.path, progress, url, resolved.config.concurrency) as batch:
-                responses += ask(batch, [dialogue for dialogue in dialogues if spec.speaks(dialogue.language)])
+                responses += replies_on(batch, [dialogue for dialogue in dialogues if spec.speaks(dialogue.language)])
     write_jsonl(run.folder / "responses.jsonl", responses)
     return responses
 
@@ -131,3 +140,31 @@ def _measure(replies: Sequence[Response], out: Path | None, as_json: bool) -> No
     if out is not None:
         write_jsonl(out / "metric_judgements.jsonl", judgements(samples))
     deliver("metrics", figures_json(rows), [*metric_tables(rows, replies)], out, as_json)
+
+
+def replies_on(batch: Batch, dialogues: Iterable[Dialogue]) -> list[Response]:
+    """The replies of the batch's model at every place of the dialogues, in order. Stored replies are not asked for again."""
+    spec = batch.spec
+    places = [(dialogue, place) for dialogue in dialogues for place in answered(dialogue.turns)]
+    questions = [ModelSide(spec, "supporter", dialogue.id).question(place.history, place.turn) for dialogue, place in places]
+    replies = batch.ask(questions, "replies")
+    return [_response(spec, dialogue, place, reply) for (dialogue, place), reply in zip(places, replies, strict=True)]
+
+
+def _response(spec: ModelSpec, dialogue: Dialogue, place: Answered, reply: Reply | Unanswered) -> Response:
+    termination: Stopped | Lost | None
+    if isinstance(reply, Unanswered):
+        text, termination, usage = "", reply.outcome, None
+    else:
+        line = utterance(reply)
+        text, termination, usage = line.text, line.stopped, usage_of([("supporter", reply)])
+    return Response(
+        dialogue_id=dialogue.id,
+        language=dialogue.language,
+        turn=place.turn,
+        supporter=spec.name,
+        text=text,
+        reference=place.text,
+        termination=termination,
+        usage=usage,
+    )

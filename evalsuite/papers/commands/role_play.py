@@ -24,8 +24,8 @@ from evalsuite.papers.role_play.pairwise import TITLES, compare_seekers, pairs_o
 from evalsuite.papers.role_play.seekers import Field, read_field, role_play_tables, score_seekers
 from evalsuite.papers.role_play.win_rates import Mode, Words, choices_of, win_rate_tables
 from evalsuite.runner.engine import Runner
+from evalsuite.runs.dialogue_framework import RunIdentity
 from evalsuite.runs.folder import open_run
-from evalsuite.runs.run_identity import RunIdentity
 
 IN_SEEKER = Reads("place", ("dialogues.jsonl", "cards.jsonl", "profiles.jsonl"), labelled=True)
 BESIDE = Reads(beside=True)  # records may be in the folder that the tables go to

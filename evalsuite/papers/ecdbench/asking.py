@@ -29,10 +29,9 @@ from evalsuite.papers.ecdbench.scores import TaskScore
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
 from evalsuite.runs.config import load_config
-from evalsuite.runs.dialogue_framework import DialogueFramework, resolve_config
+from evalsuite.runs.dialogue_framework import DialogueFramework, RunIdentity, resolve_config
 from evalsuite.runs.folder import Run, open_run
-from evalsuite.runs.identity import identity
-from evalsuite.runs.run_identity import RunIdentity
+from evalsuite.runs.run_config import identity
 from serve.batch import Batch
 from serve.checkpoints.places import resolve_checkpoint
 from serve.client import ChatClient

@@ -31,7 +31,7 @@ from evalsuite.runs.config import EvalConfig, overridden
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import Run
 from evalsuite.runs.framework import Framework, ScoredRun, opens_freely
-from evalsuite.runs.identity import hashed, identity
+from evalsuite.runs.run_config import hashed, identity
 from evalsuite.statistics.summary import scorer_of
 from serve.client import ChatClient
 

@@ -15,7 +15,7 @@ from core.tables import Table
 from evalsuite.papers.role_play.seekers import ROLE_PLAY, Field, claim
 from evalsuite.papers.role_play.win_rates import Choice, Mode, Words, win_rate_tables
 from evalsuite.runner.engine import Runner
-from evalsuite.runs.identity import identity
+from evalsuite.runs.run_config import identity
 from evalsuite.statistics.correlation import known_dialogue
 from evalsuite.statistics.summary import seeker_of
 from serve.client import ChatClient

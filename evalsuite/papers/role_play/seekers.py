@@ -24,10 +24,10 @@ from data_prep.played import Played, load_played
 from data_prep.scores.human import read_dialogues
 from evalsuite.runner.engine import Runner
 from evalsuite.runs import shards
+from evalsuite.runs.dialogue_framework import RunIdentity
 from evalsuite.runs.folder import Run
-from evalsuite.runs.identity import hashed
 from evalsuite.runs.people import read_people
-from evalsuite.runs.run_identity import RunIdentity
+from evalsuite.runs.run_config import hashed
 from evalsuite.statistics.clusters import card_of
 from evalsuite.statistics.leaderboard import ends
 from evalsuite.statistics.paired import over_cards

@@ -24,7 +24,7 @@ from data_prep.played import load_played, played_text
 from data_prep.scores.human import RubricCheck, gold_scores_of, read_dialogues, read_scores
 from data_prep.scores.weights import BEFORE, WEIGHTS, read_weights, weights_beside, write_weights
 from evalsuite.commands.options import InRun, JudgedByOption
-from evalsuite.dialogues.floors import FLOORS
+from evalsuite.dialogues.hold import FLOORS
 from evalsuite.papers.role_play.pairwise import QUESTION, pairs_of
 from evalsuite.papers.role_play.seekers import read_field
 from evalsuite.people.commands.people import DATABASE, LINK_COLUMNS, LINKS, need_people, opened
@@ -43,7 +43,7 @@ from evalsuite.people.study import (
 )
 from evalsuite.runs import shards
 from evalsuite.runs.config import overridden
-from evalsuite.runs.judgement_sets import chosen_set
+from evalsuite.runs.contents import chosen_set
 from evalsuite.runs.records import read_run
 from evalsuite.statistics.comparison import RunRecords
 from evalsuite.statistics.leaderboard import Tally

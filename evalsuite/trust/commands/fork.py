@@ -37,11 +37,10 @@ from evalsuite.runner.engine import Runner
 from evalsuite.runner.forecast import workloads
 from evalsuite.runs import shards
 from evalsuite.runs.config import load_config
-from evalsuite.runs.dialogue_framework import DialogueFramework
+from evalsuite.runs.contents import Held
+from evalsuite.runs.dialogue_framework import DialogueFramework, RunIdentity
 from evalsuite.runs.folder import open_run
-from evalsuite.runs.held import Held
-from evalsuite.runs.identity import HeldSpec, hashed, identity
-from evalsuite.runs.run_identity import RunIdentity
+from evalsuite.runs.run_config import HeldSpec, hashed, identity
 from evalsuite.statistics import paired
 from evalsuite.statistics.contestants import contestants_of, stack, weighed
 from evalsuite.statistics.summary import AVERAGE, dimension_at, dimension_label

@@ -25,16 +25,15 @@ from core.yaml_files import read_yaml
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import IN_RUN, JudgedByOption, refuse, resolve
 from evalsuite.commands.output import deliver_page, exit_if_lost
-from evalsuite.dialogues.floors import FLOORS, answered_by
+from evalsuite.dialogues.hold import FLOORS, answered_by
 from evalsuite.report.sheet import Sheet
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
 from evalsuite.runs import shards
-from evalsuite.runs.folder import open_run
-from evalsuite.runs.identity import hashed
-from evalsuite.runs.judgement_sets import chosen_set
-from evalsuite.runs.run_identity import RunIdentity
-from evalsuite.runs.versions import versions
+from evalsuite.runs.contents import chosen_set
+from evalsuite.runs.dialogue_framework import RunIdentity
+from evalsuite.runs.folder import open_run, versions
+from evalsuite.runs.run_config import hashed
 from evalsuite.statistics.agreement import in_steps, judgements_in_order, paired
 from evalsuite.statistics.clusters import clusters_of
 from evalsuite.statistics.judges import gold_of

@@ -22,7 +22,7 @@ from evalsuite.papers.reported.tables import load_reported
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
 from evalsuite.runs import shards
-from evalsuite.runs.judgement_sets import sets_of
+from evalsuite.runs.contents import sets_of
 from evalsuite.runs.records import read_run
 from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import card_of

@@ -36,12 +36,11 @@ from evalsuite.report.sheet import Sheet
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Launched, Runner
 from evalsuite.runs import shards
-from evalsuite.runs.dialogue_framework import DialogueFramework
+from evalsuite.runs.contents import as_of, chosen_set, sets_of
+from evalsuite.runs.dialogue_framework import DialogueFramework, RunIdentity
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.framework import ScoredRun, framework_of_run
-from evalsuite.runs.judgement_sets import as_of, chosen_set, sets_of
 from evalsuite.runs.records import read_run
-from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import AVERAGE, languages_of, sums_of, supporter_of
 from evalsuite.trust.between_frameworks import (

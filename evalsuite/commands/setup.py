@@ -1,21 +1,27 @@
-"""`esc-eval models` lists the models that a role can be given, and checks whether they answer."""
+"""Before a run: `esc-eval init` writes the files of a first one, `models` lists the models that a role can be given, and
+`doctor` shows what this machine has and lacks."""
 
 import asyncio
 import os
+from pathlib import Path
 from typing import Annotated, Any
 
 import aiohttp
 import typer
 
-from core.errors import UserError
-from core.paths import MaybeModels
+from core.errors import UserError, say
+from core.files import CONFIGS, read_bytes, write_bytes
+from core.options import console
+from core.paths import MaybeModels, Writes
 from core.specs import ModelSpec, load_spec, model_names
 from core.tables import Cell, Table
 from evalsuite.commands.options import JsonOption
 from evalsuite.commands.output import deliver
 from serve import http
+from serve.doctor import findings
 from serve.sizes import GIB, OVERHEAD, architectures_of, size_of
 
+EXAMPLE, FILES = CONFIGS / "init", ("config.yaml", "cards.csv", "rubric.yaml", "prompt.txt")
 _COLUMNS = ("model", "roles", "served by", "licence")
 
 
@@ -128,3 +134,38 @@ def _note(spec: ModelSpec) -> str:
     reason = f"nothing here can serve it: {spec.serve.unservable}" if spec.serve.unservable else spec.serving
     classes = ", ".join(architectures_of(spec))
     return f"{spec.name}{f' ({classes})' if classes else ''}: {reason}" if reason else ""
+
+
+def doctor() -> None:
+    """Show what this machine has and lacks for serving and training, one line each, with what to do about it.
+
+    Checks GPU, driver, torch, vLLM, compiler and headers, disk space, ports, Slurm and Ray, keys. `--` marks what only some
+    uses need. Exit code 1 if something is missing that an installed package needs.
+    """
+    missing = 0
+    for finding in findings():
+        say(finding)
+        missing += finding.state == "missing"
+    if missing:
+        say(f"{missing} missing")
+        raise typer.Exit(1)
+
+
+def init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder to write to; existing files are never replaced."), Writes(FILES)
+    ],
+) -> None:
+    """Write the files of a first run: a config, four role cards, a rubric of four questions, and a supporter's system prompt.
+
+    They run as they are, with any model behind an OpenAI-compatible URL; then adapt them. Example:
+
+    esc-eval init mine
+
+    esc-eval run --config mine/config.yaml --model my-model@http://127.0.0.1:8000/v1
+    """
+    if existing := [name for name in FILES if (folder / name).exists()]:
+        raise UserError(f"{folder}: {', '.join(existing)}: exists already and is not replaced: choose another folder")
+    for name in FILES:
+        write_bytes(folder / name, read_bytes(EXAMPLE / name, "example"))
+    console.print(f"written: {', '.join(FILES)}\nesc-eval run --config {folder}/config.yaml --model NAME@URL", soft_wrap=True)
