@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import typer
 from pydantic import BaseModel
 
-from core.addresses import SPEC_FILES, named_part
+from core.endpoints import SPEC_FILES, named_part
 from core.errors import UserError
 from core.files import CONFIGS
 from core.specs import model_names

@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from core.addresses import FORM, SPEC_FILES, address_of, check_key_variable, is_loopback, record_name, secret_of
-from core.endpoints import Endpoint
+from core.endpoints import FORM, SPEC_FILES, Endpoint, address_of, check_key_variable, is_loopback, record_name, secret_of
 from core.errors import UserError, near
 from core.files import CONFIGS, digest, read_text, sha256_file
 from core.languages import PAPER_LANGUAGES, lineage
@@ -295,7 +294,7 @@ def model_names() -> list[str]:
 
 
 def load_spec(name: str) -> ModelSpec:
-    """A spec by name (configs/models), by the path of a YAML file, or as NAME@URL for a served model (`core.addresses`): that
+    """A spec by name (configs/models), by the path of a YAML file, or as NAME@URL for a served model (`core.endpoints`): that
     spec at the URL, or else a default spec for the server's name. A key is only sent to the URL that it was given for."""
     address = address_of(name)
     if address is None:

@@ -24,10 +24,10 @@ from core.specs import ModelSpec, load_spec, place_of
 from core.tables import Screen, to_console
 from core.verbs import program
 from serve.checkpoints import lora
-from serve.checkpoints.chatglm import convert_chatglm
 from serve.checkpoints.internlm2 import convert_adapter, convert_checkpoint, on_internlm2
 from serve.checkpoints.merge import merge_adapter
 from serve.checkpoints.places import base_folder, materialise
+from serve.checkpoints.sentencepiece import convert_chatglm
 from serve.launch import Servers
 from serve.limits import START_TIMEOUT
 from serve.placement import PhaseModels

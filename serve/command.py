@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from core.addresses import FORM
+from core.endpoints import FORM
 from core.errors import UserError
 from core.files import cache_dir
 from core.machine import check_gpu, cores, memory, precision

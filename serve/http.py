@@ -19,7 +19,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 import orjson
 
-from core.addresses import is_loopback, secret_of
+from core.endpoints import is_loopback, secret_of
 from core.errors import UserError, near, printable
 from core.masking import mask_answer, mask_message, mask_paths
 from core.specs import ModelSpec

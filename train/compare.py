@@ -77,7 +77,7 @@ def write_lines(recipe: Recipe[Any], model: Any, tokenizer: Any, turns: Sequence
     index among the messages; `*_ended` is False if `NEW_TOKENS` cut a line off."""
     import torch
 
-    from train.batches import left_padded
+    from train.steps import left_padded
 
     template = template_of(tokenizer)
     prompts = [encode_prompt(tokenizer, example.messages[:turn], template) for example, turn in turns]
@@ -244,7 +244,7 @@ def judge_split(recipe: Recipe[Any], test: Path, adapters: dict[str, Path], untr
     """Write the judgements of a test split by each adapter and, with `untrained`, by the base alone."""
     from datasets import Dataset
 
-    from train.batches import RankPadding
+    from train.steps import RankPadding
     from train.trainers import RankTrainer, as_trees, for_measuring
 
     rubric, method = rubric_beside(test), method_beside(test)

@@ -19,8 +19,10 @@ from train.recipes import RankArguments, Recipe, lora_config, may_read_trees, pa
 
 
 def main(recipe: Recipe[RankArguments]) -> None:
-    from train.batches import RankPadding  # torch is slow to load, so errors come first
-    from train.clock import StepClock
+    from train.steps import (
+        RankPadding,  # torch is slow to load, so errors come first
+        StepClock,
+    )
     from train.trainers import RankTrainer, add_scores, as_trees, balanced_weights, keys_of, score_metrics
 
     data, training = recipe.data, recipe.training

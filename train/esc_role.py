@@ -17,7 +17,7 @@ from train.recipes import Recipe, RoleArguments, lora_config, parse_recipe
 
 
 def main(recipe: Recipe[RoleArguments]) -> None:
-    from train.clock import StepClock  # torch is slow to load, so errors come first
+    from train.steps import StepClock  # torch is slow to load, so errors come first
     from train.trainers import RoleTrainer, perplexity
 
     training = recipe.training

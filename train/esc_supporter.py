@@ -25,9 +25,8 @@ from train.recipes import Recipe, SupporterArguments, lora_config, parse_recipe
 def main(recipe: Recipe[SupporterArguments]) -> None:
     from trl import GRPOTrainer  # torch is slow to load, so errors come first
 
-    from train.batches import SoundSteps
-    from train.clock import StepClock
     from train.rollouts import Rollouts, brevity, judged, policy_server
+    from train.steps import SoundSteps, StepClock
 
     class SupporterTrainer(SoundSteps, GRPOTrainer):
         pass

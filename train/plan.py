@@ -58,7 +58,7 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
             dialogues = sum(n for language, n in RANK_DIALOGUES.items() if data.language in ("", language))
             count, origin = dialogues * 7 // 10, f"the paper's {dialogues:,} dialogues per dimension × 0.7, one example each"
         return min(count, limit or count), MEAN_TOKENS[recipe.task], f"{origin} (no {path} here)", "assumed"
-    from train.batches import shared  # loads torch, which `--help` does not need
+    from train.steps import shared  # loads torch, which `--help` does not need
 
     rows = defaultdict[str, list[bytes]](list)
     if recipe.task == "role":

@@ -3,7 +3,7 @@
 
 The simulator's is TRL's, with perplexity over tokens. The ranker's has its loss on the answer's tokens only (the logits of the
 prompt are never computed), and a validation in which the model generates its digits like a constrained server (`greedy`). If
-every answer is one digit, a row holds all questions about a dialogue as a tree (`train.batches`), read once.
+every answer is one digit, a row holds all questions about a dialogue as a tree (`train.steps`), read once.
 """
 
 from collections import Counter
@@ -27,10 +27,9 @@ from trl.kernels.chunked_logprob import _use_triton
 from core.grouping import mean_of_all
 from core.statistics.accuracy import dimension_figures
 from data_prep.scores.rank_sft import RankExample
-from train.batches import SeededOrder, alike, positions_of, tree, visible
-from train.clock import StepClock
 from train.examples import IGNORED
 from train.models import share_qkv
+from train.steps import SeededOrder, StepClock, alike, positions_of, tree, visible
 
 LanguageDimension = tuple[str, str]  # language, dimension
 Figures = dict[str, float | None]

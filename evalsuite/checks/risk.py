@@ -17,9 +17,8 @@ from pydantic import Field, field_validator
 from core.files import CONFIGS, digest
 from core.grouping import group_by
 from core.languages import file_of, in_order, lineage, name_of
-from core.patterns import Patterns
 from core.records import Dialogue, Language
-from core.settings import Settings
+from core.settings import Patterns, Settings
 from core.statistics.bootstrap import SMOOTHED
 from core.tables import Cell, Table
 from core.yaml_files import read_yaml

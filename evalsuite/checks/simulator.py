@@ -13,8 +13,8 @@ import numpy as np
 
 from core.grouping import group_by
 from core.languages import in_order, name_of, texts
-from core.patterns import Patterns
 from core.records import Count, Dialogue, Identifier, Language, Record, RoleCard
+from core.settings import Patterns
 from core.statistics.bootstrap import SHARES, SMOOTHED
 from core.tables import Cell, Estimate, Table
 from data_prep.cards.heuristic import stated_age, stated_gender, statements

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from core.addresses import record_name
+from core.endpoints import record_name
 from core.errors import UserError
 from core.files import digest, read_text
 from core.languages import check_language

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from core.addresses import named_part
+from core.endpoints import named_part
 from core.errors import UserError
 from core.files import validated
 from core.masking import PlainUrl

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from core.addresses import FORM
+from core.endpoints import FORM
 from core.errors import UserError, near
 from core.files import digest, validated
 from core.judge_prompts import asks, check_pack

@@ -20,9 +20,9 @@ from pydantic import BaseModel, Field
 from core.errors import UserError, need_modules
 from core.files import read_object, validated, write_json, write_text
 from serve.checkpoints.folders import build_folder, folder_content
-from serve.checkpoints.internlm2_tokenizer import convert_tokenizer
 from serve.checkpoints.lora import CONFIG, adapter_rank, check_plain, module_pairs, module_scales
 from serve.checkpoints.lora import WEIGHTS as ADAPTER
+from serve.checkpoints.sentencepiece import convert_tokenizer
 from serve.checkpoints.tensors import INDEX, WEIGHTS, Stored, check_checkpoint, stored_tensors, weight_files, write_tensors
 
 CONVERSION = 1  # raise it when the conversion changes what it writes

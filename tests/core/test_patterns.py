@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from core.languages import PAPER_LANGUAGES
-from core.patterns import Patterns, _folded
+from core.settings import Patterns, _folded
 from evalsuite.checks.risk import Lexicon, load_lexicon
 
 STRANGE = {"i": "iI\u0130\u0131", "s": "sS\u017f", "k": "kK\u212a"}

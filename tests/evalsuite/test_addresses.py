@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from core.addresses import check_key_variable
+from core.endpoints import check_key_variable
 from core.errors import UserError
 from core.files import CONFIGS
 from core.specs import load_spec

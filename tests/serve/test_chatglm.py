@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from core.specs import CHAT_TEMPLATES, load_spec
 from serve.__main__ import app
-from serve.checkpoints.chatglm import convert_chatglm, special_tokens
+from serve.checkpoints.sentencepiece import convert_chatglm, special_tokens
 from tests.conftest import ONE_THREAD
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from core.errors import UserError
-from serve.checkpoints import internlm2_tokenizer
 from serve.checkpoints.internlm2 import Architecture, convert_checkpoint, tensor_plan
+from serve.checkpoints.sentencepiece import _merges
 from serve.checkpoints.tensors import check_checkpoint
 from tests.serve.internlm2 import CONFIG, SIZES, TOKENS, forward, rewrite, save_checkpoint, weights
 from tests.serve.test_embedded import tensors
@@ -247,8 +247,7 @@ def test_the_sources_template_and_generation_config_are_taken_over(source: Sourc
 
 
 def test_any_difference_between_tokenizers_refuses(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = internlm2_tokenizer._merges
-    monkeypatch.setattr(internlm2_tokenizer, "_merges", lambda *given: real(*given)[::-1])
+    monkeypatch.setattr("serve.checkpoints.sentencepiece._merges", lambda *given: _merges(*given)[::-1])
     with pytest.raises(UserError, match="the converted tokenizer differs on .*expected"):
         convert_checkpoint(source(), tmp_path / "llama")
     assert not (tmp_path / "llama").exists()

@@ -11,7 +11,7 @@ LENGTHS = [(7 * number) % 40 + 1 for number in range(100)]
 def test_every_epoch_is_a_permutation_of_its_own(group: int) -> None:
     import torch
 
-    from train.batches import EpochSampler
+    from train.steps import EpochSampler
 
     sampler = EpochSampler(LENGTHS, group, seed=3)
     orders = []
@@ -29,7 +29,7 @@ def test_every_epoch_is_a_permutation_of_its_own(group: int) -> None:
 
 def steps(batch: int, seed: int = 0, lengths: list[int] = LENGTHS) -> list[list[int]]:
     """The examples of each step of an epoch, in order."""
-    from train.batches import EpochSampler
+    from train.steps import EpochSampler
 
     order = list(EpochSampler(lengths, batch, seed))
     size = batch or 4
@@ -73,7 +73,7 @@ def test_a_step_has_the_same_examples_on_any_number_of_processes(processes: int)
     from accelerate.data_loader import BatchSamplerShard
     from torch.utils.data import BatchSampler
 
-    from train.batches import EpochSampler
+    from train.steps import EpochSampler
 
     rows, accumulation = 2, 8 // (2 * processes)  # a global batch of eight
     sampler = EpochSampler(LENGTHS[:96], 8, seed=1)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.batches import alike, tree
+from train.steps import alike, tree
 
 Sequences = list[list[int]]
 
@@ -53,7 +53,7 @@ def test_groups_are_in_the_order_of_their_first_members() -> None:
 def test_padding_sees_itself_alone() -> None:
     import torch
 
-    from train.batches import visible
+    from train.steps import visible
 
     rng = random.Random(0)
     sequences = [[rng.randrange(3) for _ in range(rng.randrange(1, 9))] for _ in range(6)]

@@ -42,7 +42,7 @@ def test_balanced_weights_have_mean_one() -> None:
 
 
 def test_left_padding_ends_answers_together() -> None:
-    from train.batches import RankPadding
+    from train.steps import RankPadding
 
     rows = [
         {"input_ids": [5, 6, 7], "labels": [-100, -100, 7], "keys": [0], "targets": [2.5], "weights": [1.0]},

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from core.addresses import url_problem
+from core.endpoints import url_problem
 from core.errors import UserError, need_modules
 from core.options import console
 from core.paths import MaybeFile, MaybeOutFile, Reads, Writes
