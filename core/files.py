@@ -168,7 +168,8 @@ def decoded(raw: bytes) -> str:
         try:
             return raw.decode("utf-16" if marked else "utf-8-sig")
         except UnicodeDecodeError as error:
-            start, what = raw.rfind(b"\n", 0, error.start) + 1, f"{error.reason} at byte {error.start}"
+            start = max(raw.rfind(b"\n", 0, error.start) + 1, error.start - 16)
+            what = f"{error.reason} at byte {error.start}"
     guesses = ["gb18030", "cp1252"]
     if b"\0" in raw:
         start, guesses = 0, ["utf-16-le" if raw[1::2].count(0) > raw[::2].count(0) else "utf-16-be"]
@@ -302,14 +303,20 @@ def explain(error: Exception) -> str:
     return first + (f" (and {len(more)} more)" if more else "")
 
 
+_IN_WORDS = {
+    "extra_forbidden": "unknown field",
+    **dict.fromkeys(("model_type", "dict_type"), "expected fields, as in {name: value}"),
+    **dict.fromkeys(("tuple_type", "list_type"), "expected a list, as in [a, b]"),
+}
+
+
 def problems_in(error: ValidationError) -> list[str]:
     """Every problem as `field: what is wrong`; missing fields are listed together."""
     problems: dict[str, list[str]] = {}  # what is wrong → fields (several only if they are missing)
     for number, problem in enumerate(error.errors(include_url=False, include_context=False)):
         kind, given = problem["type"], problem["input"]
-        messages = {"extra_forbidden": "unknown field", "model_type": "expected fields, as in {name: value}"}
-        message = messages.get(kind, problem["msg"])
-        message = " ".join(message.removeprefix("Value error, ").split())
+        message = _IN_WORDS.get(kind, problem["msg"])
+        message = " ".join(message.removeprefix("Value error, ").replace(" after validation", "").split())
         if kind not in {"missing", "extra_forbidden"} and isinstance(given, str | int | float):
             value = str(given)
             message += "" if "://" in value and problem_of(value) else f" (got {value[:60]!r})"  # never repeat a password

@@ -38,6 +38,11 @@ def _plain(untidy: re.Match[str]) -> str:
     return html.unescape(untidy[0]).replace("\xa0", " ") if untidy[0][0] in "&\xa0" else ""
 
 
+def unseen(text: str) -> bool:
+    """Whether nothing of a text can be seen: it is empty, or has only spaces and invisible characters."""
+    return bool(_UNSEEN.fullmatch(_UNTIDY.sub(_plain, text)))
+
+
 class RowModel(BaseModel):
     """Base of the models of corpus rows: the fields that we use are validated, others are ignored."""
 
@@ -154,7 +159,7 @@ class CorpusReader:
         if not isinstance(value, str) or value.startswith(("[", "{")):
             return value
         text = _UNTIDY.sub(_plain, value)
-        if value.strip() and _UNSEEN.fullmatch(text):
+        if value.strip() and unseen(text):
             self.step.changed["invisible texts dropped"] += 1
             return ""
         if text != value:

@@ -309,8 +309,8 @@ def _in_full(key: object, raw: Any, language: str, text: str) -> Any:
     levels = full.get("levels")
     if isinstance(levels, dict) and levels and all(isinstance(level, str) for level in levels.values()):
         full["levels"] = {language: levels}
-    if isinstance(full.get(text), dict):
-        full.setdefault("label", dict.fromkeys(full[text], str(key).replace("_", " ").capitalize()))
+    codes = full[text] if isinstance(full.get(text), dict) else [language]
+    full.setdefault("label", dict.fromkeys(codes, str(key).replace("_", " ").capitalize()))
     return full
 
 
@@ -318,7 +318,7 @@ def _dimensions_of(questions: Mapping[str, Any], higher_is: Any, named_outcomes:
     """A tree's questions and its outcome or outcomes as dimensions; none for an invalid tree, whose model reports the fault."""
     try:
         tree = {key: TreeQuestion.model_validate(raw) for key, raw in questions.items()}
-        sums = outcomes(tree)
+        sums = outcomes(tree) or [0]  # none if no path ends, which is a fault
     except (CycleError, ValidationError):
         return {}
     dimensions: dict[str, Any] = {}

@@ -44,9 +44,17 @@ class Scale(Settings):
     @classmethod
     def _of_levels(cls, raw: Any) -> Any:
         raw = {"levels": ["no", "yes"]} if raw == "yes_no" else raw
-        if not isinstance(raw, dict) or not isinstance(raw.get("levels"), list | dict):
+        if not isinstance(raw, dict | Scale):
+            raise ValueError(
+                "a scale is {min: 1, max: 10}, also with step: 0.5; or yes_no; or {levels: [never, sometimes, often]}"
+            )
+        if isinstance(raw, Scale) or not isinstance(raw.get("levels"), list | dict):
             return raw
         listed = raw["levels"]
+        if isinstance(listed, list) and [*map(level_name, listed)] == ["yes", "no"]:
+            raise ValueError(
+                "levels: the worst comes first, or the lowest: write yes_no, or {yes: 0, no: 1} if yes counts less"
+            )
         numbers = listed if isinstance(listed, dict) else {name: place for place, name in enumerate(listed)}
         levels = {level_name(name): number for name, number in numbers.items()}
         if len({name.casefold() for name in levels} - _NOTHING) < max(2, len(listed)):

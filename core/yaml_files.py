@@ -87,7 +87,8 @@ def read_named(folder: str, name: str, model: type[M], what: str) -> M:
         return read_yaml(Path(name), model, what)
     path = CONFIGS / folder / f"{name}.yaml"
     if not re.fullmatch(r"[\w-][\w.-]{0,99}", name) or not path.is_file():
-        raise UserError(f"unknown {what} {name[:100]!r}: {near(name[:100], (p.stem for p in path.parent.glob('*.yaml')))}")
+        problem = "a file must end in .yaml" if "/" in name else near(name[:100], (p.stem for p in path.parent.glob("*.yaml")))
+        raise UserError(f"unknown {what} {name[:100]!r}: {problem}")
     return read_yaml(path, model, what)
 
 

@@ -18,12 +18,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from core.errors import UserError
-from core.files import check_unique, digest, first_object, problems_in, read_bytes, read_json, read_jsonl
+from core.files import check_unique, digest, first_object, load_json, problems_in, read_bytes, read_json, read_jsonl
 from core.grouping import group_by
 from core.names import in_order, one_spelling
 from core.people_tables import TABLES, Faults
 from core.records import Dialogue, Role
-from core.rows import CorpusRow, dict_rows
+from core.rows import CorpusRow, dict_rows, unseen
 
 _SIDES = {
     "seeker": "seeker user human client patient usr customer caller visitor help_seeker",
@@ -31,13 +31,28 @@ _SIDES = {
     "agent",
     "": "system developer tool function observation function_call",  # neither side
 }
-_LISTS = ("messages", "conversations", "conversation", "dialog", "dialogue", "contents")
-# Possible names of a column or field; the first one with a value counts.
-_IDS = ("dialogue_id", "dialogue", "conversation_id", "conversation", "session_id", "session", "thread_id", "id")
-_ROLES, _TEXTS = ("role", "speaker", "from", "author"), ("text", "content", "value", "utterance", "parts")
-_ORDERS = ("order", "turn", "turn_index", "timestamp", "time")
+_LISTS = ("messages", "conversations", "conversation", "dialog", "dialogue", "contents", "chat_messages", "turns")
+_HALVES = (("prompt", "completion"), ("input", "output"))  # two lists that make a dialogue
+# Possible names of a column or field, in any case and with spaces; the first one with a value counts.
+_IDS = (
+    "dialogue_id",
+    "dialogue",
+    "conversation_id",
+    "conversation",
+    "session_id",
+    "session",
+    "thread_id",
+    "chat_id",
+    "id",
+    "uuid",
+)
+_ROLES, _TEXTS = ("role", "speaker", "from", "author", "sender", "type"), ("text", "content", "value", "utterance", "parts")
+_TEXTS += ("message", "data")
+_ORDERS = ("order", "turn", "turn_index", "timestamp", "time", "created_at")
 _OTHER_DATES = re.compile(r"(?i)(?<!\d)\d{1,2}[./-]\d{1,2}[./-]\d|\d\s*[ap]\.?m\b|[a-z]{3}\S*\s+\d{1,2},? \d{4}")
 _KEPT = set(Dialogue.model_fields) - {"turns", "usage", "fields"}
+_OURS = {name for name, field in Dialogue.model_fields.items() if field.is_required()}
+_NAMES = {re.sub("_", "", name): name for name in (*_LISTS, *_IDS, *_ROLES, *_TEXTS, *_ORDERS, "language", "model")}
 
 
 @dataclass
@@ -51,7 +66,7 @@ class Given:
 def read_given(path: Path, language: str | None = None, roles: Mapping[str, Role] | None = None) -> Given:
     """The dialogues of a file in any of these forms, or in our own; see `dialogues_of`."""
     keys = first_object(path, "dialogues").keys()
-    if path.suffix.lower() in (".json", ".eval", *TABLES) or "turns" not in keys:
+    if path.suffix.lower() in (".json", ".eval", *TABLES) or not keys >= _OURS:
         with Faults() as faults:
             rows = _rows(path, faults)
             with faults.noting():
@@ -75,8 +90,9 @@ def dialogues_of(
     with Faults() as faults:
         for number, value in enumerate(values):
             where, record = value if isinstance(value, tuple) else (f"dialogue {number}", value)
+            record = {"messages": record} if isinstance(record, list) else record
             try:
-                if isinstance(record, Mapping) and "turns" not in record:
+                if isinstance(record, Mapping) and not record.keys() >= _OURS:
                     record = {"source": source} | _record(record, where, sides, language, left_out)
                     repeats[content := digest(record["turns"])] += 1  # two dialogues may have the same turns
                     record = {"id": digest([content, repeats[content]], 16)} | record
@@ -96,7 +112,10 @@ def _record(
     value: Mapping[str, Any], where: str, sides: Mapping[str, str], language: str | None, left_out: Counter[str]
 ) -> dict[str, Any]:
     """The fields of a dialogue's record. Raises `UserError` with all faults, one per line."""
-    messages: list[Any] = next((value[key] for key in _LISTS if isinstance(value.get(key), list)), [])
+    value = _named(value)
+    lists = (value[key] for key in _LISTS if isinstance(value.get(key), list))
+    halves = ([*value[a], *value[b]] for a, b in _HALVES if isinstance(value.get(a), list) and isinstance(value.get(b), list))
+    messages: list[Any] = next(lists, None) or next(halves, [])
     choices = value.get("choices")
     replies = [_first(choice, ("message",)) for choice in choices[:1]] if isinstance(choices, list) else []
     turns, problems = list[dict[str, str]](), list[str]()
@@ -104,9 +123,11 @@ def _record(
         place = f"{where}: message {number}"
         if isinstance(message, CorpusRow):
             place, message = message.where, message.value
+        message = _named(message)
         role, content = " ".join(str(_first(message, _ROLES) or "").split())[:60].rstrip(" :"), _first(message, _TEXTS)
-        parts = [_first(part, ("text",)) or part for part in (content if isinstance(content, list) else [content])]
+        parts = [_first(part, ("text", "content")) or part for part in (content if isinstance(content, list) else [content])]
         text = "\n".join(part for part in parts if isinstance(part, str)).strip()  # without images and tool calls
+        text = "" if unseen(text) else text
         if (side := sides.get(role.casefold())) is None:
             unknown = f"{role!r} is unknown: name its side: --set roles.{role}=seeker (or supporter)"
             problems.append(f"{place}: role: {unknown if role else 'missing, under all of ' + ', '.join(_ROLES)}")
@@ -132,6 +153,23 @@ def _record(
     kept = {key: record[key] for key in _KEPT if record.get(key)}
     kept |= {key: str(name) for key, name in names.items() if name is not None}
     return kept | {"language": spoken, "turns": turns, "fields": fields}
+
+
+def _named(value: Any) -> Any:
+    """An object with the names of fields that we look for as we spell them: `Conversation ID` and `conversationId`, too."""
+    if not isinstance(value, Mapping):
+        return value
+    named = {_NAMES.get(re.sub(r"[\W_]", "", str(key)).casefold(), key): entry for key, entry in value.items()}
+    exact = {key: entry for key, entry in value.items() if key in _NAMES.values()}
+    return {key: _listed(entry) if key in _LISTS else entry for key, entry in (named | exact).items()}
+
+
+def _listed(cell: Any) -> Any:
+    """The list that a text holds as JSON, as in a table with a dialogue per row; any other value unchanged."""
+    try:
+        return load_json(cell) if isinstance(cell, str) and cell.startswith("[") else cell
+    except ValueError:
+        return cell
 
 
 def _leaves(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -160,8 +198,11 @@ def _rows(path: Path, faults: Faults) -> list[tuple[str, Any]]:
             raise UserError(f"{path}: no dialogues")
     else:
         rows = dict_rows(path, faults)
+    rows = [CorpusRow(row.where, _named(row.value)) for row in rows]
     first = rows[0].value if rows and isinstance(rows[0].value, dict) else {}
-    of_turns = path.suffix.lower() in TABLES or (first.keys() & {*_ROLES} and not first.keys() & {*_LISTS})
+    of_dialogues = any(isinstance(first.get(key), list) for key in _LISTS)
+    turn_like = first.keys() & {*_ROLES} and first.keys() & {*_TEXTS}
+    of_turns = not of_dialogues and (path.suffix.lower() in TABLES or turn_like)
     return [*_grouped(rows, faults)] if of_turns else [(row.where, row.value) for row in rows]
 
 
@@ -173,7 +214,9 @@ def _grouped(rows: Sequence[CorpusRow], faults: Faults) -> Iterator[tuple[str, A
             continue
         with faults.noting():
             turns.sort(key=_when)
-        shared = {key: cell for key, cell in turns[0].value.items() if all(turn.value.get(key) == cell for turn in turns)}
+        filled = [{key: cell for key, cell in turn.value.items() if cell not in ("", None)} for turn in turns]
+        cells = {key: cell for turn in reversed(filled) for key, cell in turn.items()}
+        shared = {key: cell for key, cell in cells.items() if all(turn.get(key, cell) == cell for turn in filled)}
         yield turns[0].where, {**shared, "id": name, "messages": turns}
 
 

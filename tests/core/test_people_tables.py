@@ -89,6 +89,9 @@ def test_a_text_in_another_encoding_is_a_question_that_shows_it(tmp_path: Path) 
     (tmp_path / "s.csv").write_bytes(text(ROWS).encode("gb18030"))
     with pytest.raises(UserError, match="not UTF-8 .*; is it, as gb18030 'd1;zh;安娜;.* ESC_EVAL_ENCODING=gb18030"):
         read_scores(tmp_path / "s.csv")
+    (tmp_path / "s.csv").write_bytes(b"d1;en;a long text in front of it;ren\xe9;feel\n")
+    with pytest.raises(UserError, match="or as cp1252 '.*rené;"):
+        read_scores(tmp_path / "s.csv")
 
 
 @pytest.mark.parametrize("cell", ["1,5", "0.0", "2.50", ".5", "３", "１．５", " 2 "])

@@ -166,7 +166,25 @@ def test_every_fault_of_a_tree_is_told_at_once(tmp_path: Path) -> None:
             "name: x\nquestions:\n  a: {text: A, answers: {yes: b, no: END}}\n  b: {text: B, answers: {yes: a, no: END}}\n",
             "questions: a circle, a → b → a: let one of these answers lead elsewhere",
         ),
-        ("name: x\nquestions:\n  a: {text: A, answers: {yes: END}}\n", "questions.a.answers: Dictionary should have at"),
+        (
+            "name: x\nquestions:\n  a: {text: A, answers: {yes: END}}\n",
+            "questions.a.answers: Dictionary should have at least 2 items, not 1",
+        ),
+        (
+            "name: x\nquestions:\n  a: {text: A, answers: {yes: end, no: End}}\n",
+            "questions.a.answers.yes.goto: no question 'end'",
+        ),
+        ("name: x\nquestions: [{text: A}]\n", "questions: expected fields, as in {name: value}"),
+        ("name: x\nscale: yes_no\ndimensions: [a, b]\n", "mine.yaml:3: dimensions: expected fields, as in {name: value}"),
+        ("name: x\nscale: yes_no\ndimensions: {a: {text: b}}\n", "dimensions.a.about: Field required"),
+        *(
+            (
+                f"name: x\nscale: {scale}\ndimensions: {{a: b}}\n",
+                "scale: a scale is {min: 1, max: 10}, also with step: 0.5; or yes_no",
+            )
+            for scale in ("0-10", "yes/no", "5", "[never, often]", "")
+        ),
+        ("name: x\nscale: {levels: [yes, no]}\ndimensions: {a: b}\n", "levels: the worst comes first"),
         ("name: x\nquestions:\n  a: {text: A, answers: {yes: END, no: END}}\n", "all paths have the same points"),
         ("name: x\nscale: {levels: [a, a]}\ndimensions: {a: b}\n", "levels: name two or more, each once"),
         ("name: x\nscale: {max: 5, levels: [a, b]}\ndimensions: {a: b}\n", "run from 0 to 1: leave min and max out"),
@@ -180,6 +198,11 @@ def test_every_fault_of_a_tree_is_told_at_once(tmp_path: Path) -> None:
 )
 def test_a_rubric_that_cannot_be_asked_is_refused(tmp_path: Path, text: str, wanted: str) -> None:
     assert wanted in fault(tmp_path, text)
+
+
+def test_a_file_that_is_not_yaml_is_no_unknown_name() -> None:
+    with pytest.raises(UserError, match=r"unknown rubric 'mine/r\.json': a file must end in \.yaml"):
+        load_rubric("mine/r.json")
 
 
 def test_words_that_yaml_once_took_for_truth_values_and_numbers_are_names(tmp_path: Path) -> None:

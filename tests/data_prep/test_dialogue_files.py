@@ -1,5 +1,6 @@
 """Existing dialogues: every form tells the same two dialogues, and what is wrong with a file is said at once."""
 
+import csv
 import io
 import json
 import math
@@ -104,11 +105,53 @@ def table() -> list[list[str]]:
 
 
 def of_csv(delimiter: str = ",") -> bytes:
-    import csv
-
     text = io.StringIO(newline="")
     csv.writer(text, delimiter=delimiter).writerows(table())
     return text.getvalue().encode()
+
+
+def of_spreadsheet() -> bytes:
+    """Headings as people write them; what is true of a dialogue stands in its first row alone."""
+    head, *rows = table()
+    named = dict(
+        zip(head, ["Conversation ID", "Turn", "Sender", "Message", "seconds", "version", "country", "Model"], strict=True)
+    )
+    first = {row[0]: row for row in reversed(rows)}
+    cells = [[cell if row is first[row[0]] or n not in (5, 6, 7) else "" for n, cell in enumerate(row)] for row in rows]
+    text = io.StringIO(newline="")
+    csv.writer(text, delimiter=";").writerows([[*named.values()], *cells])
+    return text.getvalue().encode()
+
+
+def of_cells() -> bytes:
+    """A dialogue per row, its messages as JSON in a cell."""
+    text = io.StringIO(newline="")
+    rows = [[id, json.dumps(chat(id)), "gpt-9", *ABOUT[id].values()] for id in SAID]
+    csv.writer(text).writerows([["id", "Messages", "model", "version", "country"], *rows])
+    return text.getvalue().encode()
+
+
+def of_langchain() -> bytes:
+    said = {
+        id: [{"type": turn["role"], "data": {"content": turn["content"]}} for turn in chat(id, "human", "ai")] for id in SAID
+    }
+    return lines([{"sessionId": id, "messages": said[id], "model": "gpt-9", **ABOUT[id]} for id in SAID])
+
+
+def of_claude() -> bytes:
+    said = {id: chat(id, "human", "assistant", "sender", "text") for id in SAID}
+    return json.dumps([{"uuid": id, "chat_messages": said[id], "model": "gpt-9", **ABOUT[id]} for id in SAID]).encode()
+
+
+def of_halves(first: str, second: str) -> bytes:
+    said = {id: {first: chat(id)[:-1], second: chat(id)[-1:]} for id in SAID}
+    return lines([{"id": id, **said[id], "model": "gpt-9", **ABOUT[id]} for id in SAID])
+
+
+def of_turns() -> bytes:
+    """`turns`, but not as our records have them; and a line in which nothing can be seen."""
+    unseen = {"role": "user", "content": "\u200b\ufeff"}
+    return lines([{"id": id, "turns": [unseen, *chat(id)], "model": "gpt-9", **ABOUT[id]} for id in SAID])
 
 
 def of_xlsx() -> bytes:
@@ -145,6 +188,13 @@ FORMS: dict[str, tuple[str, Callable[[], bytes]]] = {
     "a log of Inspect, JSON": ("given.json", lambda: json.dumps(inspect_log()).encode()),
     "a log of Inspect": ("given.eval", of_zip),
     "a log of an Inspect that was stopped": ("given.eval", lambda: of_zip("_journal/start.json")),
+    "a spreadsheet": ("given.csv", of_spreadsheet),
+    "JSON in cells": ("given.csv", of_cells),
+    "LangChain": ("given.jsonl", of_langchain),
+    "Claude's export": ("given.json", of_claude),
+    "prompt and completion": ("given.jsonl", lambda: of_halves("prompt", "completion")),
+    "input and output": ("given.jsonl", lambda: of_halves("input", "output")),
+    "turns": ("given.jsonl", of_turns),
     "ours": ("given.jsonl", lambda: lines([dialogue.model_dump(mode="json") for dialogue in EXPECTED])),
 }
 
@@ -156,13 +206,19 @@ def test_every_form_tells_the_same_dialogues(form: str, tmp_path: Path) -> None:
     left = read_given(tmp_path / name, "en")
     assert left.dialogues == EXPECTED
     left_out = "messages left out of 2 dialogues, by role: 2 system, 2 assistant without text, 2 tool"
-    assert left.notes == ([left_out] if form == "chat" else [])
+    unseen = "messages left out of 2 dialogues, by role: 2 user without text"
+    assert left.notes == {"chat": [left_out], "turns": [unseen]}.get(form, [])
 
 
 def test_records_have_no_field_more_where_nothing_more_is_known() -> None:
     told = EXPECTED[0].model_dump(mode="json")
     assert told.pop("fields") == ABOUT["d1"]
     assert Dialogue.model_validate(told).model_dump(mode="json") == told
+
+
+def test_a_bare_list_of_messages_is_a_dialogue(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(lines([chat("d1"), chat("d2")]))
+    assert [dialogue.turns for dialogue in read_given(tmp_path / "x.jsonl", "en").dialogues] == [d.turns for d in EXPECTED]
 
 
 def test_a_dialogue_without_an_id_is_called_by_what_is_said_and_no_two_are_one() -> None:
@@ -230,9 +286,10 @@ def test_all_faults_of_a_file_are_told_together_with_line_and_field(tmp_path: Pa
         f"{path}:4: {lists} {nothing}",
         f"{path}:5: {lists} no text by either side",
         f"{path}:6: trial: a number is expected (got 'x')",
-        f"{path}:7: message 0: role: missing, under all of role, speaker, from, author",
+        f"{path}:7: message 0: role: missing, under all of role, speaker, from, author, sender, type",
         f"{path}:8: {lists} {nothing}",
-        f"{path}:9: record: expected fields, as in {{name: value}}",
+        f"{path}:9: message 0: role: missing, under all of role, speaker, from, author, sender, type",
+        f"{path}:9: language: missing: give --language LANGUAGE (in Python: languages=[…]), or a field language",
     ]
 
 

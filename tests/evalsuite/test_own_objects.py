@@ -132,8 +132,8 @@ def test_every_fault_of_a_rubric_is_told() -> None:
     with pytest.raises(UserError) as caught:
         simulate(ROWS, supporter=supporter, seeker=seeker, judge=judge, rubric=wrong, languages=["en"], quiet=True)
     assert str(caught.value).splitlines() == [
-        "rubric: scale.max, dimensions.b.label: Field required",
-        "rubric: dimensions.b.about: Input should be a valid dictionary (got '3')",
+        "rubric: scale.max: Field required",
+        "rubric: dimensions.b.about: expected fields, as in {name: value} (got '3')",
     ]
 
 
