@@ -24,8 +24,8 @@ from evalsuite.checks.risk import load_lexicon
 from evalsuite.checks.shared_bases import Families
 from evalsuite.papers.ecdbench.plan import layout_of
 from evalsuite.papers.ecdbench.registry import load_benchmark, load_models
-from evalsuite.papers.feel.panel import load_feel_config
-from evalsuite.papers.reported.tables import load_reported
+from evalsuite.papers.feel import load_feel_config
+from evalsuite.papers.reported import load_reported
 from evalsuite.people.commands.people_create import StudyConfig
 from evalsuite.runs.config import load_config
 from evalsuite.trust.commands.judge_card import load_injections

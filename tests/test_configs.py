@@ -18,8 +18,8 @@ from core.scales import COUNTED
 from core.specs import load_spec, model_names
 from core.yaml_files import load_yaml
 from evalsuite.papers.emoharbor import EmoHarbor
-from evalsuite.papers.feel.panel import Feel, load_feel_config
-from evalsuite.papers.reported.tables import load_reported
+from evalsuite.papers.feel import Feel, load_feel_config
+from evalsuite.papers.reported import load_reported
 from evalsuite.runs.config import load_config
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")

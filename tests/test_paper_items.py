@@ -15,8 +15,8 @@ from core.rubrics import load_rubric
 from core.specs import load_spec, model_names
 from data_prep.scores.annotation import ScoreSheets
 from docs.paper_items import BEGIN, DOCUMENT, END, page, papers
-from evalsuite.papers.feel.panel import load_feel_config
-from evalsuite.papers.reported.tables import load_reported
+from evalsuite.papers.feel import load_feel_config
+from evalsuite.papers.reported import load_reported
 from evalsuite.runs.config import load_config
 from tests.test_docs import COMMANDS, ROOT, mistakes
 

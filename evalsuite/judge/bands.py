@@ -1,7 +1,7 @@
 """Method `bands`: a judge gives the probability of every score of every dimension (FEEL, section 3.3).
 
 One request asks for all dimensions, one line each: `Safety: 0=0.00 1=0.10 2=0.30 3=0.60`. A round's score is the mean of the
-distribution (the inner sum of equation 1). Every round is a call of its own (`repeat`); `evalsuite.papers.feel.ensemble`
+distribution (the inner sum of equation 1). Every round is a call of its own (`repeat`); `evalsuite.papers.feel_ensemble`
 averages the rounds.
 
 A line must give every score of the scale exactly once, each with a number from 0 to 1 (or all in per cent), and nothing else. A

@@ -21,8 +21,8 @@ METHODS = {
     "tree": f"{_HERE}.tree:each",
     "tree_once": f"{_HERE}.tree:once",
     "criteria": f"{_HERE}.published_packs:by_criteria",
-    "tree_paper": "evalsuite.papers.vera_mh_judge:tree_paper",
-    "joint_paper": "evalsuite.papers.vera_mh_judge:joint_paper",
+    "tree_paper": "evalsuite.papers.vera_mh:tree_paper",
+    "joint_paper": "evalsuite.papers.vera_mh:joint_paper",
     "lines": f"{_HERE}.published_packs:by_lines",
     "pairs": f"{_HERE}.published_packs:by_pairs",
 }

@@ -27,7 +27,7 @@ from core.tables import Table
 from evalsuite.dialogues.hold import ModelSide, Opening, Plan
 from evalsuite.judge.judge import Shown
 from evalsuite.judge.published_packs import POINTS
-from evalsuite.papers.role_play.win_rates import Choice, Mode, Words, win_rate_tables
+from evalsuite.papers.win_rates import Choice, Mode, Words, win_rate_tables
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.framework import ScoredRun

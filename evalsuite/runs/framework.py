@@ -37,7 +37,7 @@ GROUP = "esc_eval.frameworks"
 _BUNDLED = {
     "esc_eval": "evalsuite.papers.esc_eval:EscEval",
     "emoharbor": "evalsuite.papers.emoharbor:EmoHarbor",
-    "feel": "evalsuite.papers.feel.panel:Feel",
+    "feel": "evalsuite.papers.feel:Feel",
     "healthbench": "evalsuite.papers.healthbench:HealthBench",
     "vera_mh": "evalsuite.papers.vera_mh:VeraMh",
     "mindeval": "evalsuite.papers.mindeval:MindEval",

@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 
 from core.statistics.bootstrap import Floats
-from evalsuite.papers.role_play.win_rates import Choice, rate, strengths_of
+from evalsuite.papers.win_rates import Choice, rate, strengths_of
 from tests.bench.claims import Claim, coverage, false_alarms
 
 ANNOTATORS = 3

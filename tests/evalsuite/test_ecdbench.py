@@ -24,8 +24,8 @@ from evalsuite.papers.ecdbench.tables import (
     registry_table,
 )
 from evalsuite.papers.ecdbench.tasks import _fields
+from evalsuite.papers.reported import load_reported
 from evalsuite.papers.reported.recomputation import check
-from evalsuite.papers.reported.tables import load_reported
 from tests.small_benchmark import SMALL, item, whole, write, write_all
 
 GATED = {"qwen3-0.6b", "abab6.5t-chat"}

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from core.errors import UserError
-from evalsuite.papers.ecdbench.forms import FORMS
-from evalsuite.papers.ecdbench.plan import Part, layout_of, plan_tasks, read_dataset, read_parts
+from evalsuite.papers.ecdbench.plan import FORMS, Part, layout_of, plan_tasks, read_dataset, read_parts
 from evalsuite.papers.ecdbench.registry import Benchmark, load_benchmark
 from tests.conftest import EscEval
 from tests.ecdbench_corpora import lines, memory, released, stereo, unreleased, write

@@ -18,7 +18,7 @@ from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
 from core.grouping import group_by
 from evalsuite.papers.ecdbench import tasks as running
-from evalsuite.papers.ecdbench.plan import Part, layout_of, plan_tasks, read_dataset
+from evalsuite.papers.ecdbench.plan import layout_of, plan_tasks, read_dataset
 from evalsuite.papers.ecdbench.registry import load_benchmark
 from evalsuite.papers.ecdbench.scores import TaskScore, measure
 from evalsuite.papers.ecdbench.tasks import reciprocal_rank_by_chance
@@ -51,7 +51,7 @@ def manager() -> TaskManager:
 
 def ask(manager: TaskManager, name: str, docs: list[dict[str, Any]], lm: LM, limit: int = 300) -> running.AskedTask:
     task = layout_of(None).datasets[name][0].task
-    tasks = running.local_tasks(manager, [(Part(task=task, form="items", files=["x"]), docs)])
+    tasks = running.local_tasks(manager, [(task, docs)])
     return running.ask(ECDBENCH, name, tasks, lm, "m", limit)
 
 
@@ -61,7 +61,7 @@ def raw(name: str, metric: str, scores: Iterable[TaskScore]) -> float:
 
 def test_the_likeliest_option_is_the_answer_and_chance_is_one_of_them(manager: TaskManager) -> None:
     docs = [{"text": f"q{i}", "choices": ["a", "b", "c"], "gold": [i % 3]} for i in range(6)]
-    tasks = running.local_tasks(manager, [(Part(task="esc_items", form="items", files=["x"]), docs)])
+    tasks = running.local_tasks(manager, [("esc_items", docs)])
     asked = running.ask(ECDBENCH, "c_eval", tasks, Scripted(lambda _, option: float(option.strip() == "B")), "m", 300)
     assert [score.value for score in asked.scores] == [0, 1, 0, 0, 1, 0]
     assert {score.chance for score in asked.scores} == {1 / 3}
@@ -213,9 +213,8 @@ def test_questions_that_were_cut_are_counted(manager: TaskManager) -> None:
 
 
 def test_an_unknown_task_is_named(manager: TaskManager) -> None:
-    part = Part(task="esc_itms", form="items", files=["x"])
     with pytest.raises(UserError, match=r"no task 'esc_itms' .*did you mean esc_items"):
-        running.local_tasks(manager, [(part, [{"text": "x", "choices": ["a", "b"], "gold": [0]}])])
+        running.local_tasks(manager, [("esc_itms", [{"text": "x", "choices": ["a", "b"], "gold": [0]}])])
 
 
 # --- the command ------------------------------------------------------------------------------------------------------------

@@ -16,8 +16,7 @@ from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Language, Turn
 from core.rubrics import load_rubric
 from data_prep.profiles import bundled_profiles, load_profiles, profile_text
-from evalsuite.papers.emoharbor import EmoHarbor
-from evalsuite.papers.emoharbor_config import TEMPERATURES, EmoHarborConfig
+from evalsuite.papers.emoharbor import TEMPERATURES, EmoHarbor, EmoHarborConfig
 from evalsuite.papers.emoharbor_seeker import ending_phrases, ends, initial_state, triple, triple_regex, unthought
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint

@@ -16,12 +16,11 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from core.files import write_jsonl
 from core.records import HumanScore, Judgement
+from evalsuite.papers import feel_ensemble as ensemble
 from evalsuite.papers.commands.feel import app
-from evalsuite.papers.feel import ensemble
-from evalsuite.papers.feel.ensemble import Aspect, combined, panel_of, people_of, shares
-from evalsuite.papers.feel.tables import fit_tables, report
+from evalsuite.papers.feel_ensemble import Aspect, combined, fit_tables, panel_of, people_of, report, shares
+from evalsuite.papers.reported import load_reported
 from evalsuite.papers.reported.recomputation import check
-from evalsuite.papers.reported.tables import load_reported
 from tests.evalsuite.records import make_dialogue, make_judgement
 
 SAFE = Aspect("en", "safety")
@@ -136,7 +135,7 @@ def test_a_left_out_judge_leaves_the_ensemble_of_the_others() -> None:
     panel = panel_of([j for name, own in judged.items() for j in verdicts(name, {f"d{n}": v for n, v in enumerate(own)})])
     fitted = ensemble.fit(panel, people, people[SAFE], "test", "paper")
     assert [round(each.weight, 4) for each in fitted.weights] == [0.5556, 0.4444, 0]  # rho 1, 0.8, −1
-    assert ensemble.without(fitted, "x · joint") == {SAFE: {"y · joint": 1, "z · joint": 0}}
+    assert ensemble.ensembles(fitted)["feel without x · joint"] == {SAFE: {"y · joint": 1, "z · joint": 0}}
     assert len(fitted.data) == 64 and fitted.fitted_on == ["d0", "d1", "d2", "d3"]
     other = ensemble.fit(panel, {SAFE: people[SAFE] | {"d3": 2.5}}, people[SAFE], "test", "paper")
     assert other.weights == fitted.weights and other.data != fitted.data, "the ranks are the same, the data are not"

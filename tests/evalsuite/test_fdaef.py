@@ -13,9 +13,8 @@ from sklearn.metrics import f1_score
 
 from core.errors import UserError
 from evalsuite.papers.ecdbench.aggregate import ModelResult, Node, aggregate, comparable, ranges, under_weights, weight_factors
-from evalsuite.papers.ecdbench.normalise import Metric, features
-from evalsuite.papers.ecdbench.registry import Benchmark, load_benchmark
-from evalsuite.papers.ecdbench.scores import ModelScores, node_paths, read_scores
+from evalsuite.papers.ecdbench.registry import Benchmark, Metric, load_benchmark
+from evalsuite.papers.ecdbench.scores import ModelScores, features, node_paths, read_scores
 from evalsuite.papers.ecdbench.tables import separation_table
 from tests.small_benchmark import CAPABILITIES, RECORDS, SMALL, bbq, gold, item, whole, write, write_all
 

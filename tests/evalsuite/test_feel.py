@@ -18,7 +18,7 @@ from core.files import CONFIGS, write_jsonl
 from core.records import HumanScore, Turn
 from core.rubrics import load_rubric
 from evalsuite.papers.commands.feel import app
-from evalsuite.papers.feel.panel import Feel, load_feel_config
+from evalsuite.papers.feel import Feel, load_feel_config
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.records import make_dialogue
 

@@ -16,7 +16,7 @@ from core.records import Dialogue, Judgement, Language, Turn
 from core.rubrics import Rubric, load_rubric
 from evalsuite.judge.json_answers import answer_regex, read_answer
 from evalsuite.judge.judge import Shown
-from evalsuite.papers.emoharbor_config import Judging
+from evalsuite.papers.emoharbor import Judging
 from tests.endpoint import Answer
 from tests.evalsuite.judging import ask_judge
 

@@ -17,7 +17,7 @@ from core.files import write_jsonl
 from core.records import Dialogue, Judgement, Preference
 from data_prep.scores.human import read_preferences
 from evalsuite.papers.commands.feel import app
-from evalsuite.papers.feel.ranking import compare_ranks, human_ranks, metric_ranks, ranks_of, topic_figures
+from evalsuite.papers.feel_ranking import compare_ranks, human_ranks, metric_ranks, ranks_of, topic_figures
 from evalsuite.statistics.correlation import Pairing
 from tests.evalsuite.records import fed_rubric, make_dialogue, make_judgement
 

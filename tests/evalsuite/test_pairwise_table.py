@@ -21,7 +21,7 @@ from core.records import Comparison
 from core.tables import Estimate, Table
 from data_prep.scores.human import read_comparisons
 from evalsuite.papers.commands.role_play import WORDS, role_play
-from evalsuite.papers.role_play.win_rates import choices_of, win_rate_tables
+from evalsuite.papers.win_rates import choices_of, win_rate_tables
 from tests.evalsuite.oracles import smoothed
 from tests.evalsuite.test_pairwise import row
 

@@ -11,8 +11,8 @@ from core.files import CONFIGS, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Preference, Turn
 from core.rubrics import load_rubric
 from data_prep.profiles import bundled_profiles, load_profiles
-from evalsuite.papers.role_play.pairwise import pairs_of, pairwise_tables
-from evalsuite.papers.role_play.seekers import read_field
+from evalsuite.papers.pairwise import pairs_of, pairwise_tables
+from evalsuite.papers.role_play import read_field
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.people import scores_of_judges, verdicts_of_people
 from tests.conftest import EscEval

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from core.errors import UserError
 from core.files import CONFIGS
 from core.yaml_files import load_yaml
+from evalsuite.papers.reported import Reported, load_reported
 from evalsuite.papers.reported.against import TITLES, disagreement_table
 from evalsuite.papers.reported.recomputation import Checked, ReportedSpread, check, combine
-from evalsuite.papers.reported.tables import Reported, load_reported
 
 # Every figure of the paper that does not follow from the others: table, row, column, printed, recomputed.
 DISAGREEMENTS = [

@@ -15,9 +15,9 @@ from core.rubrics import load_rubric
 from core.specs import load_spec
 from core.tables import Estimate, Table, fmt
 from evalsuite.papers.commands.reported import reported
+from evalsuite.papers.reported import Counterpart, Reported, load_reported
 from evalsuite.papers.reported.against import against, as_printed, beside, meant
 from evalsuite.papers.reported.recomputation import check
-from evalsuite.papers.reported.tables import Counterpart, Reported, load_reported
 from evalsuite.papers.text_metrics import LABELS
 from evalsuite.statistics.coefficients import COEFFICIENTS
 from evalsuite.statistics.correlation import alignment_tables, correlations

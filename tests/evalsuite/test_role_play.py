@@ -21,7 +21,7 @@ from core.rubrics import load_rubric
 from core.tables import Estimate, Table
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite.papers.commands.paper import app as paper
-from evalsuite.papers.role_play.seekers import read_field, role_play_tables
+from evalsuite.papers.role_play import read_field, role_play_tables
 from evalsuite.statistics.summary import seeker_of
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint

@@ -26,7 +26,7 @@ from evalsuite.judge.bands import answer_regex as bands_regex
 from evalsuite.judge.bands import check_labels, read_bands
 from evalsuite.judge.digits import digits_regex
 from evalsuite.judge.json_answers import answer_regex, read_answer
-from evalsuite.papers.role_play.seekers import role_play_tables
+from evalsuite.papers.role_play import role_play_tables
 from evalsuite.report.charts import confusion_charts, distribution_charts
 from evalsuite.report.transcripts import transcripts
 from evalsuite.statistics.correlation import correlations
@@ -97,7 +97,7 @@ def test_nobody_reads_the_default_scale_for_that_of_a_dimension() -> None:
 
 def test_nobody_turns_scores_into_points_by_hand() -> None:
     """Points run from the worst end to the best (`Rubric.normalised`): a module that divides by a span does not know which."""
-    back = {"statistics/leaderboard.py", "papers/role_play/seekers.py", "statistics/suggestions.py"}  # to a scale; distances
+    back = {"statistics/leaderboard.py", "papers/role_play.py", "statistics/suggestions.py"}  # to a scale; distances
     paths = (path for room in ("data_prep", "evalsuite", "train", "serve") for path in (ROOT / room).rglob("*.py"))
     users = {str(p.relative_to(ROOT)) for p in paths if re.search(r"\.span\b(?!\()", p.read_text())}
     assert users == {f"evalsuite/{name}" for name in back}

@@ -24,7 +24,7 @@ from core.rubrics import load_rubric
 from data_prep.role_play.contamination import read_documents
 from data_prep.scores.human import COLUMNS
 from data_prep.scores.human import read_scores as read_gold
-from evalsuite.papers.ecdbench.forms import FORMS
+from evalsuite.papers.ecdbench.plan import FORMS
 from evalsuite.papers.ecdbench.registry import load_benchmark
 from evalsuite.papers.ecdbench.scores import read_scores
 from evalsuite.statistics.discrimination import read_ratings

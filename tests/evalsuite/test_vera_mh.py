@@ -14,7 +14,7 @@ from core.files import CONFIGS, read_jsonl
 from core.records import Dialogue, Judgement
 from core.rubrics import Rubric
 from data_prep.__main__ import app
-from evalsuite.papers.vera_mh_judge import read_published, read_row
+from evalsuite.papers.vera_mh import read_published, read_row
 from evalsuite.runner.forecast import load_of
 from evalsuite.runs.config import load_config
 from evalsuite.runs.dialogue_framework import resolve_config

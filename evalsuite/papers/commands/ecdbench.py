@@ -16,9 +16,8 @@ from core.verbs import Verbs
 from evalsuite.commands.options import JsonOption, out_tables, refuse
 from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.papers.ecdbench.aggregate import Missing, Node, aggregate
-from evalsuite.papers.ecdbench.asking import Examination, judge_summaries, resolved_judge
 from evalsuite.papers.ecdbench.figures import charts, write_page
-from evalsuite.papers.ecdbench.plan import coverage, layout_of, plan_table, plan_tasks
+from evalsuite.papers.ecdbench.plan import Examination, coverage, layout_of, plan_table, plan_tasks
 from evalsuite.papers.ecdbench.registry import load_benchmark, load_models
 from evalsuite.papers.ecdbench.scores import read_scores
 from evalsuite.papers.ecdbench.tables import (
@@ -34,6 +33,7 @@ from evalsuite.papers.ecdbench.tables import (
     registry_table,
     separation_table,
 )
+from evalsuite.papers.ecdbench.tasks import judge_summaries, resolved_judge
 from evalsuite.runs.folder import open_run
 
 LOWEST = 5  # single items of every method that `table --node` shows

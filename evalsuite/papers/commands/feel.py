@@ -29,12 +29,11 @@ from evalsuite.commands.options import (
 )
 from evalsuite.commands.output import deliver, exit_if_lost, plain, print_json, talk
 from evalsuite.commands.verdicts import judgements_of
-from evalsuite.papers.feel import ensemble as equations
-from evalsuite.papers.feel.ensemble import Weights
-from evalsuite.papers.feel.panel import Feel, load_feel_config
-from evalsuite.papers.feel.panel import score as score_all
-from evalsuite.papers.feel.ranking import compare_ranks, human_ranks, metric_ranks, ranking_table
-from evalsuite.papers.feel.tables import fit_modes, fit_tables
+from evalsuite.papers import feel_ensemble as equations
+from evalsuite.papers.feel import Feel, load_feel_config
+from evalsuite.papers.feel import score as score_all
+from evalsuite.papers.feel_ensemble import Weights, fit_modes, fit_tables
+from evalsuite.papers.feel_ranking import compare_ranks, human_ranks, metric_ranks, ranking_table
 from evalsuite.papers.reported.against import against
 from evalsuite.runner.engine import Runner
 from evalsuite.runs.folder import open_run

@@ -6,9 +6,9 @@ import typer
 
 from core.paths import InName
 from evalsuite.commands.output import deliver, plain
+from evalsuite.papers.reported import load_reported
 from evalsuite.papers.reported.against import as_printed, disagreement_table, listed, meant
 from evalsuite.papers.reported.recomputation import check
-from evalsuite.papers.reported.tables import load_reported
 
 
 def reported(

@@ -1,28 +1,50 @@
-"""The plan of a benchmark's run, made before any call: which datasets can run, on which data, and which cannot and why.
+"""A benchmark's run on a model: the plan, made before any call (which datasets can run, on which data, and which cannot and
+why), and its execution.
 
 `configs/ecdbench/local.yaml` says which files belong to which dataset and how they are read (`forms`, beside this file). A
 document is a dict: for a task of lm-eval, with that task's columns; for ours, with the columns that its file in
 configs/ecdbench/tasks names and `gold`, the list of right choices (from 0). Items without an answer are left out and counted.
 """
 
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
+from rich.console import Console
+from rich.text import Text
 
 from core.errors import UserError, at, near
-from core.files import CONFIGS
+from core.files import CONFIGS, digest, read_jsonl, sha256_file, write_jsonl
 from core.ledger import BuildStep
+from core.prompts import load_pack
+from core.records import Dialogue
 from core.rows import CorpusReader
 from core.settings import Settings
+from core.specs import ModelSpec
 from core.tables import Cell, Table
 from core.yaml_files import read_yaml
+from evalsuite.papers.ecdbench import tasks
 from evalsuite.papers.ecdbench.aggregate import aggregate
-from evalsuite.papers.ecdbench.forms import FORMS, SUMMARISED, Doc
+from evalsuite.papers.ecdbench.forms import Doc, ReadForm
+from evalsuite.papers.ecdbench.forms.foundational import FOUNDATIONAL, SUMMARISED
+from evalsuite.papers.ecdbench.forms.people import ABOUT_PEOPLE
 from evalsuite.papers.ecdbench.registry import Benchmark, Dataset
-from evalsuite.papers.ecdbench.scores import ModelScores
+from evalsuite.papers.ecdbench.scores import ModelScores, TaskScore
+from evalsuite.papers.ecdbench.tasks import SUMMARY
+from evalsuite.runs.folder import Run
+from evalsuite.runs.run_config import identity
+from serve.batch import Batch
+from serve.checkpoints.places import resolve_checkpoint
+from serve.client import ChatClient
+from serve.launch import Servers
+from serve.plan import plan_servers
 
 # The field that a document of our own tasks needs for a metric, by the metric's name or the kind of its items.
 NEEDS = {
@@ -33,7 +55,8 @@ NEEDS = {
     "rouge_l": "references",
 }
 OURS = "esc_"  # prefix of our own tasks' names
-SUMMARY = "summary"  # the task of writing a summary, which a judge scores; it does not use lm-eval
+FORMS: dict[str, ReadForm] = {**FOUNDATIONAL, **ABOUT_PEOPLE}  # a reader for every kind of publisher's file
+SUMMARIES = {"documents", *SUMMARISED}  # forms of texts to summarise
 
 
 class Part(Settings):
@@ -66,8 +89,8 @@ def layout_of(data: Path | None) -> Layout:
                 raise UserError(f"unknown form {part.form!r}: {near(part.form, FORMS)}")
             if absolute := [pattern for pattern in part.files if Path(pattern).is_absolute()]:
                 raise UserError(f"files: {absolute[0]} is not below the data folder")
-            if (part.form in SUMMARISED) != (part.task == SUMMARY):
-                raise UserError(f"task {SUMMARY} needs a form of {', '.join(sorted(SUMMARISED))}")
+            if (part.form in SUMMARIES) != (part.task == SUMMARY):
+                raise UserError(f"task {SUMMARY} needs a form of {', '.join(sorted(SUMMARIES))}")
     return layout
 
 
@@ -206,3 +229,121 @@ def coverage(benchmark: Benchmark, plan: TaskPlan) -> str:
         covered = sum(share for method, share in shares.items() if method[0] in runs and method not in unavailable)
         parts.append(f"{100 * covered:.1f} % of the weights of the {target}")
     return ", ".join(parts) + (", with a judge of the summaries (--judge)." if plan.summaries else ".")
+
+
+# --- the tested model -------------------------------------------------------------------------------------------------------
+
+CONTEXT = 2048  # tokens, for a model behind an address whose spec does not say
+Docs = list[tuple[str, list[Doc]]]  # the documents of every task of a dataset
+
+
+@dataclass(frozen=True)
+class Examination:
+    """A model and the items to ask it: `limit` of each dataset. `console` gets a line per dataset."""
+
+    benchmark: Benchmark
+    spec: ModelSpec
+    limit: int
+    console: Console
+
+    def ask(self, run: Run, plan: TaskPlan) -> tuple[list[TaskScore], list[Dialogue]]:
+        """Scores of lm-eval's tasks, and summaries, which are also in summaries.jsonl. Datasets already in the run folder with
+        the same files are not asked again. Datasets that lm-eval cannot download are added to `plan.missing`."""
+        benchmark = {"name": self.benchmark.name, "sha256": digest(self.benchmark.model_dump(mode="json"))}
+        settings = {"benchmark": benchmark, "model": identity(self.spec), "as": self.spec.name, "limit": self.limit}
+        settings |= {"seed": tasks.SEED, "chat_template": False, "lm_eval": version("lm_eval")}
+        run.claim("ecdbench", settings)
+        if plan.summaries:
+            run.claim("summaries", {"prompts": load_pack(SUMMARY).fingerprint()})
+        run.settle()
+        with run.timed("ecdbench"), ExitStack() as servers:
+            scores: list[TaskScore] = []
+            unfinished: list[tuple[str, Path]] = []
+            for key in (*plan.local, *plan.hub):
+                # The hash of the dataset's files in the name: with other files, it is asked again.
+                files = [[part.model_dump(), [sha256_file(path) for path in paths]] for part, paths in plan.local.get(key, [])]
+                path = run.folder / "datasets" / f"{key}-{digest(files, 8)}.jsonl"
+                if path.is_file():
+                    scores += read_jsonl(path, TaskScore, "scores", allow_empty=True)
+                else:
+                    unfinished.append((key, path))
+            datasets = [(key, path, self._read(key, plan.local.get(key, []))) for key, path in unfinished]
+            documents = []
+            for key, parts in plan.summaries.items():
+                docs = [doc for _, of_part in self._read(key, parts) for doc in of_part]
+                drawn = sorted(tasks.draw(range(len(docs)), key, self.limit))  # in file order
+                documents += [(key, f"{SUMMARY}:{index}", docs[index]) for index in drawn]
+            url = servers.enter_context(_served(run, self.spec, self.console)) if datasets else None
+            summaries = []
+            if documents:  # first, since chat needs less of a server than lm-eval does
+                with Batch(self.spec, run.store.path, self.console, url) as batch:
+                    summaries = tasks.summarise(batch, documents, self.spec.name)
+                write_jsonl(run.folder / "summaries.jsonl", summaries)
+            if datasets and url:
+                scores += self._ask_tasks(url, datasets, plan.missing)
+        return scores, summaries
+
+    def _read(self, key: str, files: Files) -> Docs:
+        parts = read_dataset(self.benchmark, key, files)
+        for _, _, step in parts:
+            for reason, count in step.dropped.items():
+                name = self.benchmark.datasets[key].label
+                self.console.print(Text(f"{name}: {count} left out: {reason}"), soft_wrap=True)
+        return [(part.task, docs) for part, docs, _ in parts]
+
+    def _ask_tasks(self, url: str, datasets: list[tuple[str, Path, Docs]], missing: dict[str, str]) -> Iterator[TaskScore]:
+        """Ask dataset by dataset; each one's scores are written when it is finished."""
+        spec = self.spec
+        source = spec.checkpoint and resolve_checkpoint(spec.checkpoint, f"model {spec.name}: checkpoint")
+        try:
+            lm = tasks.language_model(url, spec.served_name(), source, spec.api_key(), spec.context_length or CONTEXT)
+        except Exception as error:  # by the server, the hub or the tokenizer's files
+            cause = tasks.first_line(error).replace(spec.api_key() or "\0", "…")[:300]
+            problem = f"tokenizer of {source}: cannot be loaded" if source else f"the server at {url} offers no tokenizer"
+            raise UserError(
+                f"{spec.name}: {problem} ({cause}). In its spec, name a checkpoint with the tokenizer: a folder or a hub id"
+            ) from None
+        manager = tasks.load_manager()
+        for number, (key, path, parts) in enumerate(datasets, start=1):
+            started = time.perf_counter()
+            try:
+                runner = self.benchmark.datasets[key].run
+                loaded = tasks.local_tasks(manager, parts) if parts else tasks.hub_tasks(manager, str(runner and runner.task))
+                results = tasks.ask(self.benchmark, key, loaded, lm, spec.name, self.limit)
+            except tasks.Unavailable as error:  # the others can still be asked
+                missing[key] = str(error)
+                continue
+            except tasks.UnansweredItem as error:
+                cause = str(error).replace(spec.api_key() or "\0", "…")[:300]
+                raise UserError(
+                    f"{spec.name} at {url} did not answer {key} with log-probabilities ({cause}). It needs POST /completions "
+                    "with `echo` and `logprobs`, as in vLLM. Finished datasets are kept: the same command resumes"
+                ) from None
+            path.parent.mkdir(exist_ok=True)
+            write_jsonl(path, results.scores)
+            yield from results.scores
+            line = f"{self.benchmark.datasets[key].label}: {results.items} of {results.available} items"
+            line += f", {time.perf_counter() - started:.0f} s"
+            if results.cut:
+                line += f"; {results.cut} questions were longer than the context and lost their beginning"
+            self.console.print(Text(f"{number}/{len(datasets)} {line}"), soft_wrap=True)
+
+
+@contextmanager
+def _served(run: Run, spec: ModelSpec, console: Console) -> Iterator[str]:
+    """The model's base URL: the spec's address, after a check, or a server that is up while the block runs."""
+    if spec.endpoint.base_url:
+
+        async def checked() -> str:
+            async with ChatClient(run.store, say=lambda text: console.print(Text(text), soft_wrap=True)) as client:
+                await client.check(spec, [spec.served_name()])
+                return client.base_url(spec)
+
+        yield asyncio.run(checked())
+        return
+    from evalsuite.papers.ecdbench.completions import ALTERNATIVES
+
+    arguments = (*spec.serve.extra_args, "--max-logprobs", str(ALTERNATIVES))
+    with_alternatives = spec.model_copy(update={"serve": spec.serve.model_copy(update={"extra_args": arguments})})
+    with Servers(plan_servers([with_alternatives], run.logs)) as servers:
+        yield servers.endpoints[spec.name]

@@ -13,14 +13,109 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from core.errors import UserError, near
 from core.files import CONFIGS, explain
 from core.records import Language
 from core.settings import Settings
+from core.statistics.bootstrap import Floats
 from core.yaml_files import read_named, read_yaml
-from evalsuite.papers.ecdbench.normalise import Metric
+
+Items = Literal[
+    "mean", "points", "f1", "macro_f1", "micro_f1", "stereoset_lms", "stereoset_ss", "bbq_ambiguous", "bbq_disambiguated"
+]
+Value = float | str | None
+Outcome = Mapping[str, "str | list[str] | None"]
+
+
+class Metric(Settings):
+    """How a metric is computed from items and mapped to 0–100.
+
+    `type` as in algorithm 2: `ratio` (0 to 1), `numeric` (`min` to `max`; if `min` is the larger one, less is better), `grade`
+    (`grades` maps names to 0–100) or `percent` (already 0–100). `range`: of raw scores, by default the type's. `ideal`: the
+    distance from this score is normalised. `items`: how items make a raw score; all but `mean` need items' outcomes (`FIELDS`).
+    `unread`: an unreadable answer counts as the lowest raw score (`wrong`) or not at all (`left_out`); among outcomes, F1 takes
+    it for an answer without labels, StereoSet's `lms` for a wrong one, and bias scores leave it out. `binary` items are 0 or 1,
+    so a share of n items has a binomial interval.
+    """
+
+    label: str
+    type: Literal["ratio", "numeric", "grade", "percent"]
+    items: Items = "mean"
+    min: float | None = None
+    max: float | None = None
+    range: tuple[float, float] | None = None
+    ideal: float | None = None
+    grades: dict[str, Annotated[float, Field(ge=0, le=100)]] | None = None
+    positive: str | None = None
+    unread: Literal["wrong", "left_out"] = "left_out"
+    binary: bool = False
+    note: str | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Metric:
+        numeric = self.min is not None and self.max is not None and self.min != self.max
+        unmeasured = self.ideal is not None and not (self.range and self.range[0] <= self.ideal <= self.range[1])
+        problems = {
+            "min and max, which differ, belong to type numeric": (self.type == "numeric") != numeric,
+            "grades belong to type grade": (self.type == "grade") != bool(self.grades),
+            "ideal needs type numeric, and a range of raw scores that contains it": unmeasured
+            or (self.ideal is not None and self.type != "numeric"),
+            "positive, the class to find, belongs to items f1": (self.items == "f1") != (self.positive is not None),
+            f"items {self.items} counts outcomes: no grades, and no `unread: wrong`": self.items != "mean"
+            and (self.type == "grade" or self.unread == "wrong"),
+            "binary belongs to items mean of type ratio": self.binary and (self.items != "mean" or self.type != "ratio"),
+        }
+        if problem := next((problem for problem, wrong in problems.items() if wrong), None):
+            raise ValueError(problem)
+        return self
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The lowest and highest raw score."""
+        if self.range is not None:
+            return self.range
+        if self.type == "numeric":
+            return min(self.min or 0.0, self.max or 0.0), max(self.min or 0.0, self.max or 0.0)
+        return (0.0, 1.0) if self.type == "ratio" else (0.0, 100.0)
+
+    @property
+    def rule(self) -> str:
+        """Algorithm 2 for this metric, in words."""
+        if self.type == "numeric":
+            quantity = "raw score" if self.ideal is None else f"distance from {self.ideal:g}"
+            return f"{quantity}: {self.min:g} is 0, {self.max:g} is 100"
+        if self.type == "grade":
+            return ", ".join(f"{grade} is {score:g}" for grade, score in (self.grades or {}).items())
+        return "raw score × 100" if self.type == "ratio" else "as it is"
+
+    def raw(self, value: Value) -> float | None:
+        """One raw value as a number: grades by their table. Raises `UserError` for a value off the range or no grade."""
+        if value is None:
+            return None
+        if self.grades:
+            if value not in self.grades:
+                raise UserError(f"value: {value!r} is not one of the grades {', '.join(self.grades)}")
+            return self.grades[str(value)]
+        if isinstance(value, str):
+            raise UserError(f"value: {value!r} is not a number")
+        low, high = self.bounds
+        if not low <= value <= high:
+            raise UserError(f"value: {value:g} is off the range {low:g} to {high:g}")
+        return float(value)
+
+    def normalise(self, raw: Floats) -> Floats:
+        """Algorithm 2: raw scores (grades converted by `raw`) → 0–100. Distances beyond the worst count as the worst."""
+        if self.type in ("grade", "percent"):
+            return raw
+        if self.type == "ratio":
+            return raw * 100
+        low, high = self.min or 0.0, self.max or 0.0
+        score = ((raw if self.ideal is None else np.abs(raw - self.ideal)) - low) / (high - low) * 100
+        return score if self.ideal is None else np.clip(score, 0, 100)
+
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]

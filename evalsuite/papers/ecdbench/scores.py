@@ -3,7 +3,7 @@
 - One item: `{"model": "m", "dataset": "wic", "metric": "accuracy", "item": "17", "value": 1}`; `"value": null` for an answer
   that could not be read.
 - One item of a metric that is not a mean: an `outcome` instead of a value, for instance `{"gold": "1", "answer": "0"}` for F1
-  (`normalise.FIELDS`); `"answer": null` could not be read.
+  (`FIELDS`); `"answer": null` could not be read.
 - A whole dataset: `{"model": "m", "dataset": "wic", "metric": "accuracy", "value": 0.53, "n": 300}`, on the metric's raw scale.
 - Any part of the benchmark, 0 to 100, as in papers' tables: `{"model": "m", "node": "emotional", "value": 71.19}`.
 
@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from pydantic import Field, StrictFloat, StrictInt, model_validator
@@ -26,8 +26,7 @@ from core.files import digest, read_placed
 from core.records import Identifier, Number, System, Whole
 from core.settings import Settings
 from core.statistics.bootstrap import RESAMPLES, Floats, resampled_means
-from evalsuite.papers.ecdbench.normalise import check_item, features
-from evalsuite.papers.ecdbench.registry import Benchmark
+from evalsuite.papers.ecdbench.registry import Benchmark, Metric, Outcome, Value
 
 
 class TaskScore(Settings):
@@ -174,3 +173,128 @@ def measure(
     chance = sum(chances) / len(chances) if len(chances) == len(items) else stated
     shown = {str(r.item): r.value if r.outcome is None else r.outcome for r in items}
     return Measured(float(raws[0]), rule.normalise(raws), len(items), table.unread, chance, drawn, shown)
+
+
+# --- from items to a raw score
+
+
+FIELDS: dict[str, dict[str, tuple[str, ...] | None]] = {  # items → field of the outcome → its values (None: any)
+    "points": {"answer": None, "of": None},  # whole numbers: points reached, points possible
+    "f1": {"gold": None, "answer": None},
+    "macro_f1": {"gold": None, "answer": None},
+    "micro_f1": {"gold": None, "answer": None},
+    "stereoset_lms": {"answer": ("stereotype", "anti-stereotype", "unrelated")},
+    "stereoset_ss": {"answer": ("stereotype", "anti-stereotype", "unrelated")},
+    "bbq_ambiguous": {"context": ("ambiguous", "disambiguated"), "answer": ("biased", "other", "unknown")},
+    "bbq_disambiguated": {"context": ("ambiguous", "disambiguated"), "answer": ("biased", "other", "unknown")},
+}
+
+
+class Features(NamedTuple):
+    """Columns of numbers per item, `table` [items, columns], and how many answers could not be read."""
+
+    table: Floats
+    metric: Metric
+    unread: int
+
+    def raw_of(self, means: Floats) -> Floats:
+        """Raw scores [k] of column means [k, columns]; NaN for an undefined score."""
+        match self.metric.items:
+            case "macro_f1":
+                hits, missed, wrong = np.moveaxis(means.reshape(len(means), -1, 3), 2, 0)
+                per_label = _ratio(2 * hits, 2 * hits + missed + wrong)
+                defined = ~np.isnan(per_label)
+                return _ratio(np.where(defined, per_label, 0).sum(axis=1), defined.sum(axis=1).astype(float))
+            case "f1" | "micro_f1":
+                hits, missed, wrong = means.T
+                return _ratio(2 * hits, 2 * hits + missed + wrong)
+            case "bbq_ambiguous":  # (1 − accuracy) × s, with "unknown" as the right answer: (2 biased − named) / n
+                biased, named, n = means.T
+                return _ratio(2 * biased - named, n)
+            case "bbq_disambiguated":
+                biased, named, _ = means.T
+                return _ratio(2 * biased - named, named)
+            case "points":  # the share of the points possible, on the scale's own range
+                low, high = self.metric.bounds
+                return low + (high - low) * _ratio(means[:, 0], means[:, 1])
+            case _:
+                return _ratio(means[:, 0], means[:, 1])
+
+
+def _ratio(numerators: Floats, denominators: Floats) -> Floats:
+    result: Floats = np.divide(numerators, denominators, out=np.full(numerators.shape, np.nan), where=denominators > 0)
+    return result
+
+
+def features(metric: Metric, values: Sequence[Value], outcomes: Sequence[Outcome | None]) -> Features:
+    """The features of one dataset's items, each accepted by `check_item`."""
+    if metric.items == "mean":
+        numbers = [metric.raw(value) for value in values]
+        missing = (metric.bounds[0], 1.0) if metric.unread == "wrong" else (0.0, 0.0)
+        rows = [missing if number is None else (number, 1.0) for number in numbers]
+        return Features(np.array(rows).reshape(-1, 2), metric, numbers.count(None))
+    checked = [outcome or {} for outcome in outcomes]
+    answers = [outcome["answer"] for outcome in checked]
+    match metric.items:
+        case "f1" | "micro_f1" | "macro_f1":
+            table = _counts(metric, [_labels(o["gold"]) for o in checked], [_labels(answer) for answer in answers])
+        case "stereoset_lms":
+            table = np.array([(answer in ("stereotype", "anti-stereotype"), 1) for answer in answers], dtype=float)
+        case "points":
+            table = np.array([_points(outcome) for outcome in checked])
+        case "stereoset_ss":
+            table = np.array([(a == "stereotype", a in ("stereotype", "anti-stereotype")) for a in answers], dtype=float)
+        case _:
+            contexts = [outcome["context"] == metric.items.removeprefix("bbq_") for outcome in checked]
+            named = [(a == "biased", a in ("biased", "other"), a is not None) for a in answers]
+            table = np.array(named, dtype=float) * np.array(contexts)[:, None]
+    return Features(table, metric, answers.count(None))
+
+
+def check_item(metric: Metric, outcome: Outcome | None, value: Value) -> None:
+    """Raise `UserError` if an item's value or outcome does not fit a metric."""
+    if metric.items == "mean":
+        if outcome is not None:
+            raise UserError("outcome: this metric takes a value")
+        if metric.raw(value) not in (0, 1, None) and metric.binary:
+            raise UserError(f"value: {value!r} is neither 0 nor 1, and the metric is binary")
+        return
+    if value is not None:
+        raise UserError(f"value: items {metric.items} takes outcomes, not values")
+    fields = FIELDS[metric.items]
+    if outcome is None or set(outcome) != set(fields):
+        raise UserError(f"outcome: {', '.join(fields)} are needed for items {metric.items}")
+    for name, allowed in fields.items():
+        given = outcome[name]
+        if given is None and name != "answer":
+            raise UserError(f"outcome.{name}: missing")
+        if given is not None and allowed is not None and given not in allowed:
+            raise UserError(f"outcome.{name}: {given!r} is not one of {', '.join(allowed)}")
+    if metric.items == "points":
+        _points(outcome)
+
+
+def _points(outcome: Outcome) -> tuple[float, float]:
+    """An answer's points, 0 if it could not be read, and the points possible."""
+    points, most = ("0" if outcome[name] is None else outcome[name] for name in ("answer", "of"))
+    if not (isinstance(points, str) and isinstance(most, str) and points.isdigit() and most.isdigit()):
+        raise UserError("outcome: answer and of must be whole numbers of points")
+    if not int(most) > 0 or int(points) > int(most):
+        raise UserError(f"outcome: answer {points} is off the range 0 to {most}")
+    return float(points), float(most)
+
+
+def _labels(value: str | list[str] | None) -> frozenset[str]:
+    return frozenset() if value is None else frozenset([value] if isinstance(value, str) else value)
+
+
+def _counts(metric: Metric, gold: list[frozenset[str]], answers: list[frozenset[str]]) -> Floats:
+    """(hits, missed, wrong) of each item: for the positive class, for all labels together, or for each class in gold."""
+    pairs = list(zip(gold, answers, strict=True))
+    if metric.items == "micro_f1":
+        return np.array([(len(g & a), len(g - a), len(a - g)) for g, a in pairs], dtype=float)
+    classes = [str(metric.positive)] if metric.items == "f1" else sorted(frozenset().union(*gold))
+    if not classes:
+        raise UserError("outcome.gold: no item has a class")
+    rows = [[n for c in classes for n in (c in g and c in a, c in g and c not in a, c in a and c not in g)] for g, a in pairs]
+    return np.array(rows, dtype=float)

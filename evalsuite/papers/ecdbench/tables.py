@@ -15,7 +15,7 @@ from core.tables import Cell, Table
 from evalsuite.papers.ecdbench.aggregate import Layer, Missing, ModelResult, Node, RankRange, comparable, ranges, under_weights
 from evalsuite.papers.ecdbench.registry import Benchmark
 from evalsuite.papers.ecdbench.scores import ModelScores
-from evalsuite.papers.reported.tables import load_reported
+from evalsuite.papers.reported import load_reported
 
 LISTED = "total as listed"
 GATED = "total by algorithm 5"
@@ -249,7 +249,7 @@ def _row(nodes: Sequence[Node]) -> dict[str, Any]:
 
 # --- the benchmark's contents -----------------------------------------------------------------------------------------------
 
-# How the metrics of outcomes count an answer that could not be read (`normalise.features`).
+# How the metrics of outcomes count an answer that could not be read (`scores.features`).
 UNREAD = {"f1": "missed", "macro_f1": "missed", "micro_f1": "missed", "stereoset_lms": "wrong", "points": "none"}
 
 

@@ -1,4 +1,4 @@
-"""Running a benchmark's tasks on lm-eval: documents → questions → answers.
+"""Running a benchmark's tasks: documents → questions → answers, on lm-eval or, for summaries, in chat.
 
 A choice is answered by the likeliest option (log-probability of its text after the prompt, not normalised by length), so the
 server must return log-probabilities of a prompt (POST /completions with `echo`: vLLM does, chat-only APIs do not). Wording:
@@ -12,16 +12,29 @@ import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from rich.console import Console
+
 from core.errors import UserError, near
-from core.files import CONFIGS
+from core.files import CONFIGS, write_jsonl
 from core.grouping import group_by
+from core.prompts import load_pack
+from core.records import Dialogue, Termination, Turn, dialogue_id
+from evalsuite.dialogues.hold import utterance
 from evalsuite.papers.ecdbench.forms import Doc
-from evalsuite.papers.ecdbench.plan import Part
 from evalsuite.papers.ecdbench.registry import Benchmark, DatasetMethod
 from evalsuite.papers.ecdbench.scores import TaskScore
 from evalsuite.papers.text_metrics import rouge_l
+from evalsuite.runner import pipeline
+from evalsuite.runner.engine import Runner
+from evalsuite.runs.config import load_config
+from evalsuite.runs.dialogue_framework import DialogueFramework, RunIdentity, resolve_config
+from evalsuite.runs.folder import open_run
+from serve.batch import Batch
+from serve.failures import Unanswered
+from serve.questions import Question
 
 LmSample = Mapping[str, Any]
 Fields = dict[str, Any]
@@ -211,21 +224,20 @@ def language_model(url: str, served: str, tokenizer: str | None, key: str | None
     )
 
 
-def local_tasks(manager: Any, parts: Sequence[tuple[Part, list[Doc]]]) -> dict[str, Any]:
+def local_tasks(manager: Any, parts: Sequence[tuple[str, list[Doc]]]) -> dict[str, Any]:
     """Tasks by name, on documents read from files. Raises `UserError` for a task that is neither lm-eval's nor ours."""
     from datasets import Dataset as Table
     from datasets import DatasetDict
 
     tasks: dict[str, Any] = {}
-    for part, docs in parts:
-        if part.task not in manager.all_tasks:
-            raise UserError(f"no task {part.task!r} in lm-eval or {TASKS}: {near(part.task, manager.all_tasks)}")
-
+    for task, docs in parts:
+        if task not in manager.all_tasks:
+            raise UserError(f"no task {task!r} in lm-eval or {TASKS}: {near(task, manager.all_tasks)}")
         table = DatasetDict({"test": Table.from_list(docs)})
         splits = {"test_split": "test", "validation_split": None, "training_split": None, "fewshot_split": "test"}
         # In a group of one task, since lm-eval lets only groups override a task's config.
-        config = {"task": part.task, "custom_dataset": lambda table=table, **_: table, "num_fewshot": 0, **splits}
-        tasks |= manager.load([{"group": f"local_{part.task}", "task": [config]}])["tasks"]
+        config = {"task": task, "custom_dataset": lambda table=table, **_: table, "num_fewshot": 0, **splits}
+        tasks |= manager.load([{"group": f"local_{task}", "task": [config]}])["tasks"]
     return tasks
 
 
@@ -278,3 +290,82 @@ def ask(benchmark: Benchmark, name: str, tasks: Mapping[str, Any], lm: Any, mode
         for score in scores_of(benchmark, name, model, f"{task}:{indices[0]}", [answers[task, index] for index in indices])
     ]
     return AskedTask(scores, len(items), len(available), cuts.count)
+
+
+# --- summaries --------------------------------------------------------------------------------------------------------------
+
+# In table 6 of ECDBench a model scores LCSTS, CNewSum and VCSum for completeness and conciseness, but the paper gives neither
+# the request for a summary nor the meaning of the scores: the request (configs/prompts/summary) and the rubric are ours.
+FRAMEWORK = "ecdbench"
+SUMMARY = "summary"  # the task of writing a summary
+CONFIG = CONFIGS / "eval" / "ecdbench_summaries.yaml"  # the judge's
+
+
+def summarise(batch: Batch, documents: Sequence[tuple[str, str, Doc]], called: str) -> list[Dialogue]:
+    """One dialogue per document (dataset, name of the item, document): the request, and the summary by the batch's model,
+    recorded as `called`.
+
+    A refused, empty or overflowing reply is no turn, as in `evalsuite.dialogues.hold`; neither is a call that a server lost or
+    rejected.
+    """
+    prompts, spec = load_pack(SUMMARY), batch.spec
+    requests = [prompts.render(doc["language"], "request.j2", text=doc["text"]) for _, _, doc in documents]
+    questions = [
+        Question(
+            [{"role": "user", "content": request}],
+            sample={"dataset": dataset, "item": item},
+            sampling=spec.sampling,
+            served_name=spec.served_name(),
+            purpose="supporter",
+        )
+        for (dataset, item, _), request in zip(documents, requests, strict=True)
+    ]
+    dialogues = []
+    for (dataset, item, doc), request, reply in zip(documents, requests, batch.ask(questions, "summaries"), strict=True):
+        turns = [Turn(role="seeker", text=request)]
+        termination: Termination
+        if isinstance(reply, Unanswered):
+            termination = reply.outcome
+        else:
+            summary = utterance(reply)
+            termination = summary.stopped or "max_turns"
+            turns += [] if summary.stopped else [Turn(role="supporter", text=summary.text)]
+        fields = {"language": doc["language"], "framework": FRAMEWORK, "source": dataset, "source_id": item}
+        id = dialogue_id(FRAMEWORK, f"{dataset}/{item}", called, "", 0)
+        dialogues.append(Dialogue(id=id, **fields, supporter=called, turns=tuple(turns), termination=termination))
+    return dialogues
+
+
+def resolved_judge(out: Path, judge: str) -> DialogueFramework:
+    """The judge's own run, in OUT/judged, with everything that it needs loaded and checked: it resumes and grows like any
+    other."""
+    resolved = resolve_config(load_config(CONFIG, {"judge": judge, "out": str(out / "judged")}))
+    RunIdentity(resolved).score()
+    return resolved
+
+
+def judge_summaries(resolved: DialogueFramework, summaries: Sequence[Dialogue], console: Console) -> list[TaskScore]:
+    """Have every summary judged: its verdicts as scores, one per summary and dimension.
+
+    An unreadable verdict has no value; for a summary that was not written, every dimension has the scale's lowest value. Raises
+    `UserError` if a server failed before all were judged: the same command resumes.
+    """
+    written = resolved.out / "dialogues.jsonl"
+    with open_run(resolved.out) as run:
+        write_jsonl(written, summaries)
+        with Runner(run, resolved, console) as runner:
+            outcome = pipeline.score(runner, written)
+    lost = sum(verdict.lost for verdict in outcome.judgements)
+    if lost or outcome.ended_early:
+        cause = outcome.ended_early or "a server failed"
+        judge = resolved.models.judge.name
+        raise UserError(f"{judge}: {lost} verdicts on summaries are missing: {cause}. Run the same command to resume")
+    verdicts = {(verdict.dialogue_id, verdict.dimension): verdict.value for verdict in outcome.judgements}
+    scores = []
+    for dialogue in summaries:
+        for dimension in resolved.rubric.dimensions:
+            lowest = float(resolved.rubric.scale_of(dimension).min)
+            value = verdicts[dialogue.id, dimension] if dialogue.exchanges else lowest
+            place = {"dataset": dialogue.source, "metric": dimension, "item": dialogue.source_id}
+            scores.append(TaskScore.model_validate({"model": dialogue.supporter, **place, "value": value}))
+    return scores

@@ -8,8 +8,8 @@ from functools import cache
 
 from core.errors import UserError, near
 from core.tables import Cell, Estimate, Table, fmt
+from evalsuite.papers.reported import At, Counterpart, Printed, Reported, ReportedTable, load_reported
 from evalsuite.papers.reported.recomputation import Checked, Disagreement, check
-from evalsuite.papers.reported.tables import At, Counterpart, Printed, Reported, ReportedTable, load_reported
 
 TITLES = {"esc_eval": "ESC-Eval", "emoharbor": "EmoHarbor", "feel": "FEEL", "ecdbench": "ECDBench"}
 AGAINST = {"paper": "esc_eval", "emoharbor": "emoharbor", "feel": "feel"}  # what `--against` takes

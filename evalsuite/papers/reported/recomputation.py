@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from core.errors import UserError
 from core.grouping import group_by
-from evalsuite.papers.reported.tables import Printed, Reported, ReportedTable, Rule
+from evalsuite.papers.reported import Printed, Reported, ReportedTable, Rule
 
 OPERATIONS = ("sum", "mean", "minus", "times", "ratio", "count")
 TABLE, LOST = "table", "lost"

@@ -18,7 +18,7 @@ from core.statistics.inference import ALPHA, TEST
 from core.tables import Cell, Estimate, Table
 from evalsuite.commands.options import JsonOption, MaybeRuns, PageOption, out_page
 from evalsuite.commands.output import deliver_page
-from evalsuite.papers.reported.tables import load_reported
+from evalsuite.papers.reported import load_reported
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
 from evalsuite.runs import shards

@@ -23,13 +23,11 @@ from core.tables import Cell, Estimate, Table, fmt, per_cent
 from evalsuite.commands.options import LanguageOption, MaybeRuns, refuse, resolve
 from evalsuite.commands.output import deliver_page, exit_if_lost
 from evalsuite.papers.ecdbench.aggregate import aggregate
-from evalsuite.papers.ecdbench.asking import Examination
-from evalsuite.papers.ecdbench.plan import TaskPlan, layout_of, plan_tasks
+from evalsuite.papers.ecdbench.plan import Examination, TaskPlan, layout_of, plan_tasks
 from evalsuite.papers.ecdbench.registry import load_benchmark
 from evalsuite.papers.ecdbench.scores import read_scores
-from evalsuite.papers.feel.panel import Feel, load_feel_config
-from evalsuite.papers.feel.panel import score as ask_panel
-from evalsuite.papers.feel.tables import Cost
+from evalsuite.papers.feel import Cost, Feel, load_feel_config
+from evalsuite.papers.feel import score as ask_panel
 from evalsuite.report.forest import Forest, ForestLine
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet

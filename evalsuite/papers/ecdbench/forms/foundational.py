@@ -11,7 +11,7 @@ from core.errors import UserError
 from core.files import read_text
 from core.records import Whole
 from core.rows import CorpusReader, Dropped, Malformed
-from evalsuite.papers.ecdbench.forms.reading import (
+from evalsuite.papers.ecdbench.forms import (
     Doc,
     ReadForm,
     Text,

@@ -22,7 +22,7 @@ from core.grouping import comparable, exact_mean, means_by
 from core.records import Dialogue, Judgement, Preference
 from core.statistics.bootstrap import estimate, resampled_means
 from core.tables import Cell, Estimate, Table
-from evalsuite.papers.feel.tables import FEEL
+from evalsuite.papers.feel_ensemble import FEEL
 from evalsuite.statistics.coefficients import coefficients
 from evalsuite.statistics.correlation import Pairing, known_dialogue
 from evalsuite.statistics.summary import scorer_of

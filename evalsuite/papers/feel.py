@@ -1,32 +1,41 @@
 """FEEL (Zhang et al., 2024): several judges score given dialogues by band probabilities, over ten rounds (section 3.3).
 
-`ensemble` (weights) and `ranking` (section 4.2), beside this file, use the scores. A judge is a model with a persona (a file of
-the prompt pack), so one model can be several judges. Method `tokens` is not in the paper: it gets the distribution from token
-probabilities, all aspects in one call.
+`feel_ensemble` (weights) and `feel_ranking` (section 4.2), beside this file, use the scores. A judge is a model with a persona
+(a file of the prompt pack), so one model can be several judges. Method `tokens` is not in the paper: it gets the distribution
+from token probabilities, all aspects in one call.
+
+- Spread of the rounds: the standard deviation (n − 1) of the rounds' scores per dialogue and aspect, averaged; it needs two
+  readable rounds, so a single call has a dash.
+- Agreement of the two methods of one model and persona: on the scores of equation 1, over dialogues that both scored.
 """
 
 import itertools
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import statistics
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from core.errors import UserError, near
 from core.files import read_jsonl, write_jsonl
+from core.grouping import group_by
 from core.judge_prompts import check_pack
+from core.names import Spelt
 from core.paths import IN_NAME, IN_SPEC
 from core.prompts import PromptPack
-from core.records import Dialogue, Judgement, Language
+from core.records import Count, Dialogue, Judgement, Language, Name, Record
 from core.rubrics import Rubric
 from core.settings import Settings
 from core.specs import ModelSpec
-from core.tables import Table
+from core.statistics.bootstrap import estimate, resampled_means
+from core.tables import PARTED, Cell, Estimate, Table
 from evalsuite.judge.bands import off_sum_share
 from evalsuite.judge.judge import Bands, Judge, OffSum
-from evalsuite.papers.feel.tables import Cost, agreement_table, method_table
+from evalsuite.papers.feel_ensemble import FEEL, correlated, panel_of
 from evalsuite.runs.config import EvalConfig, overridden
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import Run
@@ -130,7 +139,7 @@ class Feel(Framework):
     def tables(cls, run: ScoredRun) -> Iterator[Table]:
         """Verdicts, spread of the rounds and cost of every judge; for judges asked by both methods, how these agree."""
         costs = read_jsonl(run.folder / "costs.jsonl", Cost, "costs")
-        yield method_table(run.tally.judgements, costs, partial(off_sum_share, rubric=run.tally.rubric))
+        yield method_table(run.tally.judgements, costs, run.tally.rubric)
         if (agreement := agreement_table(run.tally.judgements)).rows:
             yield agreement
 
@@ -205,3 +214,74 @@ def _work(config: FeelConfig, member: Member, method: Method) -> Callable[[ChatC
         return verdicts
 
     return judged
+
+
+# --- band and token probabilities -------------------------------------------------------------------------------------------
+
+
+class Cost(Record):
+    """A line of costs.jsonl: one scorer's (`Scorer.name`) cost on all dialogues together, as its server counted."""
+
+    judge: Annotated[Name, Spelt("judge")]
+    dialogues: Annotated[Count, Field(gt=0)]
+    calls: Count
+    prompt_tokens: Count
+    completion_tokens: Count
+
+
+def method_table(judgements: Sequence[Judgement], costs: Sequence[Cost], rubric: Rubric) -> Table:
+    """One row per scorer and language: verdicts, shares read and not summing to 1, both in per cent, spread, and cost (a dash
+    for a scorer that is not in `costs`)."""
+    by_scorer = group_by(judgements, lambda judgement: (scorer_of(judgement).name, judgement.language))
+    prices = {c.judge: [n / c.dialogues for n in (c.calls, c.prompt_tokens, c.completion_tokens)] for c in costs}
+    rows: list[tuple[Cell, ...]] = []
+    for (scorer, language), verdicts in by_scorer.items():
+        read = 100 * sum(judgement.value is not None for judgement in verdicts) / len(verdicts)
+        figures = (len(verdicts), read, off_sum_share(verdicts, rubric), _spread(verdicts))
+        rows.append((scorer, language, *figures, *prices.get(scorer, (None, None, None))))
+    units = ("calls per dialogue", "prompt tokens per dialogue", "completion tokens per dialogue")
+    columns = ("scorer", "language", "verdicts", "read %", "sum off %", "spread of the rounds", *units)
+    notes = (
+        "Spread: standard deviation of a dialogue's rounds on an aspect, averaged, [95 % percentile bootstrap over dialogues], "
+        "n = dialogues. Sum off: verdicts whose numbers could be read and do not sum to 1 ± 0.02.",
+        "Costs are per dialogue over all languages of the run.",
+    )
+    return Table("feel_methods", "Rounds of band probabilities and token probabilities", columns, tuple(rows), notes, FEEL)
+
+
+def _spread(judgements: Sequence[Judgement]) -> Estimate:
+    read = [judgement for judgement in judgements if judgement.value is not None]
+    spreads: dict[str, list[float]] = defaultdict(list)
+    for (dialogue, _), rounds in group_by(read, lambda judgement: (judgement.dialogue_id, judgement.dimension)).items():
+        if len(rounds) > 1:
+            spreads[dialogue].append(statistics.stdev(judgement.value or 0.0 for judgement in rounds))
+    return _mean(spreads)
+
+
+def _mean(values: Mapping[str, Sequence[float]]) -> Estimate:
+    """The mean of all numbers, with an interval over dialogues, which are resampled whole; n counts dialogues."""
+    if not values:
+        return Estimate(None, None, None, 0)
+    sums, counts = (np.array([[f(numbers)] for numbers in values.values()], dtype=np.float64) for f in (sum, len))
+    return estimate(float(sums.sum() / counts.sum()), resampled_means(sums, counts)[:, 0], len(values), len(values))
+
+
+def agreement_table(judgements: Sequence[Judgement]) -> Table:
+    """The two methods of every judge against each other, one row per aspect; no row for a judge asked by one method only."""
+    by_judge = group_by(map(scorer_of, judgements), lambda scorer: (scorer.judge, scorer.condition))
+    panel = panel_of(judgements)
+    rows: list[tuple[Cell, ...]] = []
+    for (judge, condition), scorers in by_judge.items():
+        methods = {scorer.method: scorer.name for scorer in scorers}
+        if {"bands", "tokens"} <= methods.keys():
+            bands, tokens = panel[methods["bands"]], panel[methods["tokens"]]
+            name = PARTED.join([judge, *(f"{key}={value}" for key, value in condition)])
+            for aspect in (aspect for aspect in bands if aspect in tokens):
+                ids = sorted(set(bands[aspect]) & set(tokens[aspect]))
+                gaps = {i: [bands[aspect][i] - tokens[aspect][i]] for i in ids}
+                means = _mean(gaps), _mean({i: [abs(gap)] for i, (gap,) in gaps.items()})
+                rows.append((name, *aspect, correlated(bands[aspect], tokens[aspect], ids)["spearman"], *means))
+    columns = ("judge", "language", "aspect", "Spearman", "bands − tokens", "|bands − tokens|")
+    note = "On the scores of equation 1, in points; [95 % percentile bootstrap over dialogues], n = dialogues that both scored."
+    title = "Band probabilities against token probabilities"
+    return Table("feel_method_agreement", title, columns, tuple(rows), (note,), FEEL, decimals=3)

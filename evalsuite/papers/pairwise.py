@@ -12,8 +12,8 @@ from core.judge_prompts import transcript
 from core.prompts import load_pack
 from core.records import LOST, Dialogue, Order, Preference, Verdict
 from core.tables import Table
-from evalsuite.papers.role_play.seekers import ROLE_PLAY, Field, claim
-from evalsuite.papers.role_play.win_rates import Choice, Mode, Words, win_rate_tables
+from evalsuite.papers.role_play import ROLE_PLAY, Field, claim
+from evalsuite.papers.win_rates import Choice, Mode, Words, win_rate_tables
 from evalsuite.runner.engine import Runner
 from evalsuite.runs.run_config import identity
 from evalsuite.statistics.correlation import known_dialogue

@@ -1,7 +1,7 @@
 """Role-play evaluation (ESC-Eval sections 2.3.2 and B.2, tables 1 and 10): how well models play the seeker.
 
 This module reads the seekers to compare, has a judge who knows the role card score them, and makes table 1 from any judge's or
-people's scores. Which of two is closer to a human (figure 3) is in `evalsuite.papers.role_play.pairwise`.
+people's scores. Which of two is closer to a human (figure 3) is in `evalsuite.papers.pairwise`.
 """
 
 import re

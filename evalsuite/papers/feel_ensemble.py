@@ -1,4 +1,5 @@
-"""FEEL's ensemble of judges (sections 3.3 and 4.1): equations 1 to 3, how weights are fitted, kept and applied.
+"""FEEL's ensemble of judges (sections 3.3 and 4.1): equations 1 to 3, how weights are fitted, kept and applied, and tables 1,
+2 and 4, which compare it with its judges.
 
 - Equation 1: a judge's score of a dialogue on an aspect is the mean over its rounds (`repeat`) and turns. Unreadable rounds
   are left out; without any readable round, the judge has no score of the dialogue.
@@ -15,8 +16,10 @@
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
+import numpy as np
 from pydantic import Field
 
 from core.errors import UserError, near
@@ -25,6 +28,8 @@ from core.grouping import comparable, group_by, means_by
 from core.records import HumanScore, Judgement, Language, Name
 from core.settings import Settings
 from core.statistics.accuracy import spearman
+from core.tables import Cell, Estimate, Table
+from evalsuite.statistics.coefficients import Coefficient, figures
 from evalsuite.statistics.summary import scorer_of
 
 ENSEMBLE = "feel"  # the ensemble's name as a judge
@@ -186,49 +191,141 @@ def part(groups: Mapping[str, str], share: float, seed: int) -> set[str]:
 # --- new dialogues ----------------------------------------------------------------------------------------------------------
 
 
-def ensemble_scores(panel: Panel, weights: Mapping[Aspect, Mapping[str, float]]) -> Scores:
-    """The ensemble's score of every dialogue that has one."""
-    scores: Scores = {}
-    for aspect, by_judge in weights.items():
-        verdicts = {judge: panel.get(judge, {}).get(aspect, {}) for judge in by_judge}
-        dialogues = set[str]().union(*verdicts.values())
-        means = {i: combined(by_judge, {judge: values.get(i) for judge, values in verdicts.items()}) for i in dialogues}
-        scores[aspect] = {dialogue: value for dialogue, value in means.items() if value is not None}
-    return scores
+def ensemble_scores(panel: Panel, aspect: Aspect, weights: Mapping[str, float]) -> dict[str, float]:
+    """The ensemble's score on an aspect of every dialogue that has one."""
+    verdicts = {judge: panel.get(judge, {}).get(aspect, {}) for judge in weights}
+    dialogues = set[str]().union(*verdicts.values())
+    means = {i: combined(weights, {judge: values.get(i) for judge, values in verdicts.items()}) for i in dialogues}
+    return {dialogue: value for dialogue, value in means.items() if value is not None}
 
 
-def without(weights: Weights, judge: str) -> dict[Aspect, dict[str, float]]:
-    """The weights of the ensemble without one judge (table 4): equation 2 over the others."""
-    others = [entry for entry in weights.weights if entry.judge != judge]
-    by_aspect = group_by(others, lambda entry: Aspect(entry.language, entry.dimension))
-    return {aspect: shares({entry.judge: entry.correlation for entry in entries}) for aspect, entries in by_aspect.items()}
-
-
-def lacking(judge: str) -> str:
-    """The name, as a judge, of the ensemble without one judge."""
-    return f"{ENSEMBLE} without {judge}"
+def ensembles(weights: Weights) -> dict[str, dict[Aspect, dict[str, float]]]:
+    """The ensemble's name as a judge → aspect → judge → weight; also for those without one judge (table 4), which have equation
+    2 over the others."""
+    sets, judges = {ENSEMBLE: weights.by_aspect()}, sorted({entry.judge for entry in weights.weights})
+    for judge in judges if len(judges) > 1 else ():
+        others = [entry for entry in weights.weights if entry.judge != judge]
+        by_aspect = group_by(others, lambda entry: Aspect(entry.language, entry.dimension))
+        sets[f"{ENSEMBLE} without {judge}"] = {
+            aspect: shares({entry.judge: entry.correlation for entry in entries}) for aspect, entries in by_aspect.items()
+        }
+    return sets
 
 
 def apply(weights: Weights, judgements: Sequence[Judgement]) -> Iterator[Judgement]:
     """The ensemble's scores of all dialogues as judgements, aspect by aspect, and those of the ensembles without one judge,
     named `feel without JUDGE`; None with the failure if a judge is missing. `judgements` are on the weights' rubric. Raises
     `UserError` for a judge with weight but no verdict here."""
-    panel, by_aspect = panel_of(judgements), weights.by_aspect()
+    panel, sets = panel_of(judgements), ensembles(weights)
     languages = {j.language for j in judgements}
     needed = {entry.judge for entry in weights.weights if entry.weight and entry.language in languages}
     if unknown := sorted(needed - set(panel)):
         raise UserError(f"no verdict by judge {unknown[0]!r}, which has weight: {near(unknown[0], panel)}")
-    judges = sorted({entry.judge for entry in weights.weights})
-    sets = {ENSEMBLE: by_aspect}
-    if len(judges) > 1:
-        sets |= {lacking(judge): without(weights, judge) for judge in judges}
     dialogues = dict.fromkeys((j.dialogue_id, j.language) for j in judgements)
     condition = {"mode": weights.mode, "weights": weights.id}
-    for name, by_judge in sets.items():
-        scores = ensemble_scores(panel, by_judge)
+    for name, by_aspect in sets.items():
+        scores = {aspect: ensemble_scores(panel, aspect, by_judge) for aspect, by_judge in by_aspect.items()}
         for dialogue, language in dialogues:
-            for aspect in (a for a in by_judge if a.language == language):
+            for aspect in (a for a in by_aspect if a.language == language):
                 value = scores[aspect].get(dialogue)
                 own_condition = condition | ({} if value is not None else {"failure": "judge_missing"})
                 fields = {"dialogue_id": dialogue, "judge": name, "rubric": weights.rubric, "method": "ensemble"}
                 yield Judgement(**fields, **aspect._asdict(), value=value, condition=own_condition)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------------
+
+FEEL = "FEEL"  # heading of the tables
+EVEN = "mean of the judges"
+FITTED: dict[Mode, str] = {
+    "paper": "As in the paper, weights are fitted on the same dialogues that are reported on, which flatters the ensemble.",
+    "native": "On dialogues that were not used to fit the weights.",
+}
+NOTE = "From -1 to 1, [95 % percentile bootstrap over dialogues], n = dialogues that people and all judges scored."
+
+
+@dataclass(frozen=True)
+class Row:
+    """One scorer's correlation with people on one aspect: coefficients (−1 to 1) with 95 % bootstrap intervals over dialogues.
+
+    All rows of an aspect and mode are over the same dialogues: those scored by every judge that has any score on the aspect.
+    """
+
+    mode: Mode
+    language: Language
+    dimension: str
+    scorer: str
+    spearman: Estimate
+    kendall: Estimate
+
+
+def report(panel: Panel, people: Scores, weights: Weights, dialogues: Iterable[str]) -> list[Row]:
+    """Every judge, their unweighted mean, the ensemble, and with three or more judges the ensembles without one (table 4)."""
+    chosen, rows = set(dialogues), []
+    judges, sets = sorted(panel), ensembles(weights)
+    sets = sets if len(judges) > 2 else {ENSEMBLE: sets[ENSEMBLE]}  # without one of two, the other is alone
+    for aspect in sets[ENSEMBLE]:
+        scoring = [judge for judge in judges if panel[judge].get(aspect)]
+        shared = chosen & {i for i in people[aspect] if all(i in panel[judge][aspect] for judge in scoring)}
+        contestants = {judge: panel[judge].get(aspect, {}) for judge in judges}
+        contestants[EVEN] = ensemble_scores(panel, aspect, dict.fromkeys(scoring, 1 / len(scoring)))
+        contestants |= {name: ensemble_scores(panel, aspect, of_set[aspect]) for name, of_set in sets.items()}
+        for name, scores in contestants.items():
+            coefficients = correlated(scores, people[aspect], sorted(shared & set(scores)))
+            rows.append(Row(weights.mode, *aspect, name, coefficients["spearman"], coefficients["kendall"]))
+    return rows
+
+
+def fit_modes(
+    panel: Panel, people: Scores, rubric: str, groups: Mapping[str, str] | None
+) -> tuple[list[Weights], list[Row], str | None]:
+    """Weights of both modes with their rows, and why native mode is left out, if it is.
+
+    `groups`: dialogue → its group, which is never split; None: every dialogue is a group. Native mode fits on about half of the
+    dialogues. Raises `UserError` for a dialogue that `groups` lacks.
+    """
+    by_aspect = [pair for scores in panel.values() for pair in scores.items()]
+    shared = {i for aspect, scores in by_aspect for i in set(scores) & set(people.get(aspect, {}))}
+    groups = {i: f"dialogue {i}" for i in shared} if groups is None else groups
+    if missing := sorted(shared - set(groups)):
+        raise UserError(f"--dialogues: no dialogue {missing[0]!r}, which judges and people scored ({len(missing)} are missing)")
+    paper = fit(panel, people, shared, rubric, "paper")
+    weights, rows = [paper], report(panel, people, paper, shared)
+    try:
+        chosen = part({i: groups[i] for i in shared}, 0.5, 0)
+    except UserError as error:
+        return weights, rows, str(error)
+    native = fit(panel, people, chosen, rubric, "native", 0)
+    return [paper, native], rows + report(panel, people, native, shared - chosen), None
+
+
+def correlated(a: Mapping[str, float], b: Mapping[str, float], dialogues: Sequence[str]) -> dict[Coefficient, Estimate]:
+    """The correlation of two scores of the same dialogues: coefficients, −1 to 1, with 95 % bootstrap intervals over them."""
+    x, y = (np.array([scores[i] for i in dialogues], dtype=np.float64) for scores in (a, b))
+    found = figures(x, y, np.arange(len(dialogues), dtype=np.intp), "dataset")
+    return {name: estimate for name, (estimate, _, _) in found.items()}
+
+
+def fit_tables(fitted: Sequence[Weights], rows: Sequence[Row]) -> Iterator[Table]:
+    """Weights, and tables 1 and 2 of the paper (scorers × aspects), one per mode, language and coefficient."""
+    weight_rows: list[tuple[Cell, ...]] = []
+    for weights in fitted:
+        positive = {(w.language, w.dimension) for w in weights.weights if (w.correlation or 0) > 0}
+        for w in weights.weights:
+            rule = "even" if (w.language, w.dimension) not in positive else "equation 2" if w.weight else "0 by rule"
+            weight_rows.append((weights.mode, w.language, w.dimension, w.judge, w.correlation, w.n, w.weight, rule))
+    notes = (
+        "Weight: Spearman's correlation over the sum of the judges' (equation 2); negative and undefined ones count 0. even: "
+        "no judge of that aspect correlates with people above 0, so all have equal weights.",
+    )
+    columns = ("mode", "language", "aspect", "judge", "Spearman", "n", "weight", "by")
+    yield Table("feel_weights", "Weights of the judges", columns, tuple(weight_rows), notes, FEEL, decimals=3)
+    for (mode, language), part in group_by(rows, lambda row: (row.mode, row.language)).items():
+        scorers, aspects = dict.fromkeys(row.scorer for row in part), dict.fromkeys(row.dimension for row in part)
+        for name in ("spearman", "kendall"):
+            cells = {(row.scorer, row.dimension): getattr(row, name) for row in part}
+            title = f"Judges and ensemble against people ({name}), {language}, {mode} mode"
+            body = tuple((scorer, *(cells.get((scorer, aspect)) for aspect in aspects)) for scorer in scorers)
+            yield Table(
+                f"feel_{name}_{mode}_{language}", title, ("scorer", *aspects), body, (FITTED[mode], NOTE), FEEL, decimals=3
+            )

@@ -1,1 +1,0 @@
-"""FEEL: its panel of judges, their ensemble, and how metrics rank supporters."""

@@ -1,1 +1,0 @@
-"""How well models play the seeker: scores, pairwise choices, an audit."""
