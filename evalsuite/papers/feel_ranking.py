@@ -20,7 +20,8 @@ import numpy as np
 from core.errors import UserError
 from core.grouping import comparable, exact_mean, means_by
 from core.records import Dialogue, Judgement, Preference
-from core.statistics.bootstrap import estimate, resampled_means
+from core.statistics.accuracy import ratio
+from core.statistics.bootstrap import estimates, resampled_means
 from core.tables import Cell, Estimate, Table
 from evalsuite.papers.feel_ensemble import FEEL
 from evalsuite.statistics.coefficients import coefficients
@@ -141,11 +142,8 @@ def _averaged(rows: Sequence[Mapping[str, float | None]]) -> dict[str, Estimate]
     values = np.array([[row[name] for name in FIGURES] for row in rows], dtype=np.float64)  # None becomes NaN
     defined = ~np.isnan(values)
     draws = resampled_means(np.where(defined, values, 0.0), defined.astype(np.float64))
-    figures = {}
-    for column, name in enumerate(FIGURES):
-        topics = values[defined[:, column], column]
-        figures[name] = estimate(topics.mean() if len(topics) else np.nan, draws[:, column], len(topics), len(topics))
-    return figures
+    topics = defined.sum(axis=0, dtype=np.float64)
+    return dict(zip(FIGURES, estimates(ratio(np.nansum(values, axis=0), topics), draws, topics, topics), strict=True))
 
 
 def ranking_table(rankings: Sequence[Ranking]) -> Table:

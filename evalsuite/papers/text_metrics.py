@@ -27,9 +27,10 @@ from core.grouping import group_by
 from core.languages import PAPER_LANGUAGES, counts, lineage
 from core.languages import cut as cut_by_language
 from core.records import Judgement, Language
-from core.statistics.bootstrap import LEVEL, PERCENTILE, POINTS, SMOOTHED, Floats, estimate, resampled_means, smoothed_means
+from core.statistics.bootstrap import LEVEL, PERCENTILE, SMOOTHED, Floats, estimate, resampled_means
 from core.tables import Cell, Estimate, Table, json_record
 from data_prep.responses import Response
+from evalsuite.statistics.paired import over_cards
 
 Unit = Literal["word", "character", "jieba", "13a", "char"]  # the last two: sacrebleu's names
 BLEU_TOKENIZER: dict[Unit, str] = {"word": "13a", "character": "zh", "jieba": "none"}
@@ -293,17 +294,11 @@ _NOTHING = Estimate(None, None, None, 0), 0
 
 def _means(dialogues: Sequence[Sequence[Sample]]) -> _Estimates:
     """The means over replies with a value, each reply counting once."""
-    sums, counts = np.zeros((2, len(dialogues), len(LABELS)))
-    for row, dialogue in enumerate(dialogues):
-        for column, metric in enumerate(LABELS):
-            values = [value for sample in dialogue if (value := sample.values[metric]) is not None]
-            sums[row, column], counts[row, column] = math.fsum(values), len(values)
-    draws = smoothed_means(sums, counts, POINTS)
-    means: _Estimates = {}
-    for column, metric in enumerate(LABELS):
-        n, valued = int(counts[:, column].sum()), int((counts[:, column] > 0).sum())
-        means[metric] = (estimate(sums[:, column].sum() / n, draws[:, column], n, valued), valued) if n else _NOTHING
-    return means
+    samples = [sample for dialogue in dialogues for sample in dialogue]
+    values = np.array([[sample.values[metric] for metric in LABELS] for sample in samples], dtype=np.float64)  # None: NaN
+    means = over_cards(values, [sample.response.dialogue_id for sample in samples])
+    valued = [sum(any(s.values[metric] is not None for s in dialogue) for dialogue in dialogues) for metric in LABELS]
+    return dict(zip(LABELS, zip(means[:-1], valued, strict=True), strict=True))
 
 
 def _corpus_bleu(dialogues: Sequence[Sequence[Sample]]) -> _Estimates:

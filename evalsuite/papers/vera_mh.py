@@ -5,8 +5,13 @@ Protocol: the persona speaks first, prompted by a line from the clone; 15 exchan
 rubric and prompts come from the user's own clone (`import`).
 
 Paper mode follows the published scripts, with their oddities: each side sees only the last line; on main nothing that a persona
-says ends a dialogue; a dimension that the judge did not reach counts among its dialogues. For those of the judges see
-`vera_mh_judge`, for those of the rubric `data_prep.published.vera_mh`.
+says ends a dialogue; a dimension that the judge did not reach counts among its dialogues. For those of the rubric see
+`data_prep.published.vera_mh`. Its judge on main is `tree_paper`, which asks a tree's questions one by one: the first option
+that occurs in an answer counts, so "Not Relevant" may be read as the "No" in it; an answer that is not in the requested form
+counts as the first option; an answer without an option ends the walk, unless it begins with yes or no (the rubric's answers
+that are not offered). On the frozen branch RFC it is `joint_paper`, which asks about all dimensions in one request: a column
+without a heading is offered as a category ("Unnamed: 4", as pandas calls it), a heading that ends in a blank is offered without
+its definition, and answers become a table that no script scores.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +30,7 @@ from core.records import Dialogue, Judgement, RoleCard
 from core.rubrics import Rubric, load_rubric
 from core.scales import NOT_APPLICABLE, Verdict
 from core.specs import ModelSpec
-from core.statistics.bootstrap import SHARES, SMOOTHED, estimate, smoothed_means
+from core.statistics.bootstrap import SHARES, SMOOTHED
 from core.tables import Cell, Estimate, Table
 from data_prep.published.vera_mh import CATEGORIES, LEVELS
 from evalsuite.dialogues.hold import ModelSide, Opening, Plan
@@ -37,6 +42,7 @@ from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.framework import Alarm, ScoredRun
 from evalsuite.runs.people import read_people
 from evalsuite.statistics.clusters import card_of
+from evalsuite.statistics.paired import over_cards
 from evalsuite.statistics.summary import SCORES, Scorer, dimension_label, scorer_of, supporter_of
 from serve.answers import Reply
 from serve.questions import Question
@@ -215,17 +221,12 @@ def _shares(values: Sequence[tuple[Dialogue, str | None]], heads: Mapping[str, s
     """The share (%) of dialogues with each value of `heads`, under its heading, with an interval over cards."""
     if not values:
         return {head: Estimate(None, None, None, 0) for head in heads.values()}
-    rows = {card: row for row, card in enumerate(sorted({card_of(dialogue) for dialogue, _ in values}))}
-    sums, counts = np.zeros((2, len(rows), len(heads)))
-    for dialogue, value in values:
-        counts[rows[card_of(dialogue)]] += 1
-        sums[rows[card_of(dialogue)]] += [value == name for name in heads]
-    draws, means = smoothed_means(sums, counts, SHARES), sums.sum(axis=0) / counts.sum(axis=0)
-    cells = (estimate(mean, draws[:, column], len(values), len(rows)).times(100) for column, mean in enumerate(means))
-    return dict(zip(heads.values(), cells, strict=True))
+    hits = np.array([[value == name for name in heads] for _, value in values], dtype=np.float64)
+    cells = over_cards(hits, [card_of(dialogue) for dialogue, _ in values], SHARES)
+    return {head: cell.times(100) for head, cell in zip(heads.values(), cells, strict=False)}
 
 
-# --- the published judges
+# --- the published judges ---------------------------------------------------------------------------------------------------
 
 
 def read_published(text: str, options: Sequence[str]) -> str:

@@ -17,11 +17,11 @@ import numpy as np
 from core.grouping import exact_mean, group_by
 from core.records import Comparison, Verdict
 from core.statistics.accuracy import AGREEMENT
-from core.statistics.bootstrap import SHARES, SMOOTHED, Floats, estimate, scale_levels, smoothed_means
+from core.statistics.bootstrap import SHARES, SMOOTHED, Floats, scale_levels
 from core.statistics.inference import ALPHA, FEWEST, TEST, Strengths, holds, holm_of, strengths
 from core.tables import Cell, Estimate, Table, file_keys
 from data_prep.scores.annotator_agreement import ScoredItem, agreement_on
-from evalsuite.statistics.paired import COLUMNS, Difference, cells, rank_ranges, rank_text
+from evalsuite.statistics.paired import COLUMNS, Difference, cells, over_cards, rank_ranges, rank_text
 
 Mode = Literal["paper", "native"]
 _OTHER: Mapping[Verdict | None, Verdict | None] = {"a": "b", "b": "a", "tie": "tie", None: None}
@@ -114,12 +114,8 @@ def mean_over_items(choices: Sequence[Choice], value: Callable[[Choice], float],
     values that a vote can have."""
     if not choices:
         return Estimate(None, None, None, 0)
-    places = {item: place for place, item in enumerate(sorted({vote.item for vote in choices}))}
-    sums, counts = np.zeros((2, len(places), 1))
-    for vote in choices:
-        sums[places[vote.item]] += value(vote)
-        counts[places[vote.item]] += 1
-    return estimate(sums.sum() / counts.sum(), smoothed_means(sums, counts, levels)[:, 0], len(choices), len(places))
+    values = np.array([[value(vote)] for vote in choices], dtype=np.float64)
+    return over_cards(values, [vote.item for vote in choices], levels)[0]
 
 
 def rate(choices: Sequence[Choice], points: Callable[[Choice], float]) -> Estimate:

@@ -262,7 +262,7 @@ HELLASWAG = {"activity_label": "a", "ctx_a": "b", "ctx_b": "c", "endings": ["d",
 @pytest.mark.parametrize(
     ("form", "files", "message"),
     [
-        ("lcqmc", [f"{'x' * 200_000}\tb\t2\n"], "expected 0 or 1, found '2'"),
+        ("lcqmc", [f"{'x' * 200_000}\tb\t2\n"], "label: Input should be '0' or '1' (got '2')"),
         ("goemotions", ["joy\nanger\n", "text\t²\tid\n"], "expected numbers below 2, found '²'"),
         ("goemotions", ["joy\nanger\n", f"text\t{'9' * 5_000}\tid\n"], "expected numbers below 2"),
         ("hellaswag", [json.dumps(HELLASWAG)], f"label: {TRUE}"),

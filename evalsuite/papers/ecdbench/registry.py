@@ -35,7 +35,8 @@ class Metric(Settings):
 
     `type` as in algorithm 2: `ratio` (0 to 1), `numeric` (`min` to `max`; if `min` is the larger one, less is better), `grade`
     (`grades` maps names to 0–100) or `percent` (already 0–100). `range`: of raw scores, by default the type's. `ideal`: the
-    distance from this score is normalised. `items`: how items make a raw score; all but `mean` need items' outcomes (`FIELDS`).
+    distance from this score (an unbiased model's, as the paper does not say how to normalise bias scores) is normalised, with
+    the worst distance as the minimum. `items`: how items make a raw score; all but `mean` need items' outcomes (`FIELDS`).
     `unread`: an unreadable answer counts as the lowest raw score (`wrong`) or not at all (`left_out`); among outcomes, F1 takes
     it for an answer without labels, StereoSet's `lms` for a wrong one, and bias scores leave it out. `binary` items are 0 or 1,
     so a share of n items has a binomial interval.

@@ -175,7 +175,8 @@ def measure(
     return Measured(float(raws[0]), rule.normalise(raws), len(items), table.unread, chance, drawn, shown)
 
 
-# --- from items to a raw score
+# --- from items to a raw score ----------------------------------------------------------------------------------------------
+# Every raw score is a function of means over items (a share, an F1 of counts, a bias score), so a bootstrap only draws means.
 
 
 FIELDS: dict[str, dict[str, tuple[str, ...] | None]] = {  # items → field of the outcome → its values (None: any)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, create_model
 
@@ -17,6 +17,7 @@ T = TypeVar("T")
 Doc = dict[str, Any]
 ReadForm = Callable[[list[Path], CorpusReader], Iterator[Doc]]
 Text = Annotated[str, Field(min_length=1)]
+Bit = Literal["0", "1"]
 
 
 def parsed(model: type[RowModel], rows: Iterable[CorpusRow], reader: CorpusReader) -> Iterator[tuple[CorpusRow, Any]]:
@@ -65,51 +66,49 @@ def csv_of(model: type[RowModel], document: Callable[[Any], Doc] = RowModel.mode
     return form_of(model, document, partial(CorpusReader.csv, needed=needed))
 
 
+def tabs_of(
+    model: type[RowModel], document: Callable[[Any], Doc], names: Sequence[str] | None = None, header: str | None = None
+) -> ReadForm:
+    """A form of tab-separated files with the columns `names` (see `tabbed`), by default with those of the model."""
+    needed = [field.alias or name for name, field in model.model_fields.items()]
+    return form_of(model, document, partial(tabbed, names=names, needed=needed, header=header))
+
+
 def lines_of(file: Path, keep_blank: bool = False) -> list[str]:
     """A file's lines, without blank ones by default."""
     return [line for line in read_text(file, "data file").split("\n") if keep_blank or line.strip()]
 
 
 def tabbed(
-    files: Sequence[Path], reader: CorpusReader, width: int, header: str | None = None
-) -> Iterator[tuple[CorpusRow, list[str]]]:
-    """The tab-separated fields of every line, without quoting. A first line that begins with `header` is left out."""
-    for file in files:
-        for number, line in enumerate(lines_of(file, keep_blank=True), start=1):
-            fields = line.removesuffix("\r").split("\t") if line.strip("\r") else []
-            if not fields or (number == 1 and header is not None and line.split(maxsplit=1)[0] == header.split()[0]):
-                continue
-            row = reader.row(f"{file}:{number}", None)
-            if len(fields) != width:
-                reader.malformed(row, f"expected {width} fields separated by tabs, found {len(fields)}")
-            yield row, fields
-
-
-def tabbed_records(files: Sequence[Path], reader: CorpusReader, needed: Sequence[str]) -> Iterator[CorpusRow]:
-    """The lines of tab-separated files, without quoting, as dicts by the names in the first line (GLUE's form)."""
-    for file in files:
-        head, *lines = lines_of(file, keep_blank=True)
-        names = head.removesuffix("\r").split("\t")
-        if missing := [name for name in needed if name not in names]:
-            raise UserError(f"{file}:1: no column {', '.join(map(repr, missing))} among tab-separated {', '.join(names)}")
-        for number, line in enumerate(lines, start=2):
-            fields = line.removesuffix("\r").split("\t")
-            if not line.strip():
-                continue
-            row = reader.row(f"{file}:{number}", dict(zip(names, fields, strict=False)))
-            if len(fields) != len(names):
-                reader.malformed(row, f"expected {len(names)} fields separated by tabs, found {len(fields)}")
+    reader: CorpusReader,
+    file: Path,
+    names: Sequence[str] | None = None,
+    needed: Sequence[str] = (),
+    header: str | None = None,
+) -> Iterator[CorpusRow]:
+    """The lines of a file as dicts by `names`, or by those in its first line, which must have the `needed` ones (GLUE's form).
+    Fields are separated by tabs, without quoting. With `names`, a first line that begins like `header` is left out."""
+    lines = [line.removesuffix("\r") for line in lines_of(file, keep_blank=True)]
+    heads = names or lines[0].split("\t")
+    if missing := [name for name in needed if name not in heads]:
+        raise UserError(f"{file}:1: no column {', '.join(map(repr, missing))} among tab-separated {', '.join(heads)}")
+    headed = names is None or (header is not None and lines[0].split(maxsplit=1)[:1] == header.split()[:1])
+    for number, line in enumerate(lines[headed:], start=1 + headed):
+        if line.strip():
+            fields = line.split("\t")
+            row = reader.row(f"{file}:{number}", dict(zip(heads, fields, strict=False)))
+            if len(fields) != len(heads):
+                reader.malformed(row, f"expected {len(heads)} fields separated by tabs, found {len(fields)}")
             yield row
 
 
-def bare_csv(files: Sequence[Path], reader: CorpusReader, width: int) -> Iterator[tuple[CorpusRow, list[str]]]:
-    """The records of CSV files without a header."""
-    for file in files:
-        for line, fields in csv_records(file, read_text(file, "data file")):
-            row = reader.row(f"{file}:{line}", fields)
-            if len(fields) != width:
-                reader.malformed(row, f"expected {width} columns, found {len(fields)}")
-            yield row, fields
+def bare_csv(reader: CorpusReader, file: Path, names: Sequence[str]) -> Iterator[CorpusRow]:
+    """The records of a CSV file without a header, as dicts."""
+    for line, fields in csv_records(file, read_text(file, "data file")):
+        row = reader.row(f"{file}:{line}", dict(zip(names, fields, strict=False)))
+        if len(fields) != len(names):
+            reader.malformed(row, f"expected {len(names)} columns, found {len(fields)}")
+        yield row
 
 
 def folders_of(classes: Sequence[str], document: Callable[[str], Doc]) -> ReadForm:
@@ -126,10 +125,3 @@ def folders_of(classes: Sequence[str], document: Callable[[str], Doc]) -> ReadFo
                 reader.step.drop("no text", row.where)
 
     return read
-
-
-def label_of(row: CorpusRow, reader: CorpusReader, field: str, value: str, labels: Sequence[str]) -> int:
-    """The index of a label in `labels`; an unknown label is an error."""
-    if value not in labels:
-        reader.malformed(row, f"{field}: expected {', '.join(labels[:-1])} or {labels[-1]}, found {value!r}")
-    return labels.index(value)

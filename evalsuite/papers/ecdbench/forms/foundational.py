@@ -1,7 +1,8 @@
 """Files of the foundational capabilities: understanding, reasoning, texts to summarise, common sense and knowledge."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,8 +11,9 @@ from pydantic import Field
 from core.errors import UserError
 from core.files import read_text
 from core.records import Whole
-from core.rows import CorpusReader, Dropped, Malformed
+from core.rows import CorpusReader, CorpusRow, Dropped, Malformed
 from evalsuite.papers.ecdbench.forms import (
+    Bit,
     Doc,
     ReadForm,
     Text,
@@ -21,12 +23,10 @@ from evalsuite.papers.ecdbench.forms import (
     folders_of,
     form_of,
     in_files,
-    label_of,
     lines_of,
     parsed,
     row_of,
-    tabbed,
-    tabbed_records,
+    tabs_of,
 )
 
 LETTERS = "ABCD"
@@ -41,7 +41,12 @@ TRUTH: dict[str | bool, int] = {"false": 0, "true": 1, False: 0, True: 1}  # as 
 
 FALSE_OR_TRUE = Literal["false", "true"] | bool
 WHICH_OF_TWO = Annotated[Whole, Field(ge=0, le=1)]
-LABELLED = row_of(label=Literal["entailment", "neutral", "contradiction", "-"], sentence1=Text, sentence2=Text)
+INFERRED = Literal["entailment", "neutral", "contradiction", "-"]  # "-": annotators disagree
+OCNLI = row_of(label=INFERRED, sentence1=Text, sentence2=Text)
+MNLI = row_of(sentence1=str, sentence2=str, gold_label=INFERRED)
+QQP = row_of(question1=str, question2=str, is_duplicate=Bit)
+LCQMC = row_of(sentence1=str, sentence2=str, label=Bit)
+AG_NEWS = row_of(label=Annotated[Literal["1", "2", "3", "4"], Field(alias="class")], title=str, description=str)
 WIC = row_of(word=Text, sentence1=Text, sentence2=Text, start1=Whole, end1=Whole, label=FALSE_OR_TRUE)
 WSC = row_of(text=Text, target=row_of(span1_text=Text, span2_text=Text, span2_index=Whole), label=FALSE_OR_TRUE)
 RTE = row_of(premise=Text, hypothesis=Text, label=Literal["entailment", "not_entailment"])
@@ -74,6 +79,7 @@ TRUTHFUL = row_of(
     right=Annotated[str, Field(alias="Correct Answers")],
     wrong=Annotated[str, Field(alias="Incorrect Answers")],
 )
+SUBJECT = row_of(question=Text, answer=Literal["A", "B", "C", "D"], **dict.fromkeys(LETTERS, str))
 PRO = row_of(question=Text, options=at_least(2, Text, 10), answer_index=Annotated[Whole, Field(ge=0, le=9)], category=Text)
 
 
@@ -87,36 +93,10 @@ def _numbered(raw: Any) -> Doc:
     return doc | target | {"label": TRUTH[doc["label"]]}
 
 
-def _glue(texts: Mapping[str, str], column: str, labels: Sequence[str]) -> ReadForm:
-    """GLUE's files, in the columns of lm-eval's tasks. `texts` maps these to the file's; the label `-`: annotators disagree."""
-
-    def read(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-        for row in tabbed_records(files, reader, (*texts.values(), column)):
-            if row.value[column] == "-":
-                reader.step.drop("annotators agree on no label", row.where)
-                continue
-            label = label_of(row, reader, column, row.value[column], labels)
-            yield {own: row.value[theirs] for own, theirs in texts.items()} | {"label": label}
-
-    return read
-
-
-def _ag_news(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """Class (1 to 4), title, description, without a header; a line break is written as a backslash."""
-    for row, (label, title, description) in bare_csv(files, reader, 3):
-        gold = label_of(row, reader, "class", label, ("1", "2", "3", "4"))
-        yield {"title": title.replace("\\", " "), "text": description.replace("\\", " "), "gold": [gold]}
-
-
-def _ocnli(raw: Any) -> Doc:
-    if raw.label == "-":
+def _inferred(label: str) -> int:
+    if label == "-":
         raise Dropped("annotators agree on no label")
-    return {**raw.model_dump(), "gold": [INFERENCE.index(raw.label)]}
-
-
-def _lcqmc(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    for row, (first, second, label) in tabbed(files, reader, 3):
-        yield {"sentence1": first, "sentence2": second, "gold": [label_of(row, reader, "label", label, ("0", "1"))]}
+    return INFERENCE.index(label)
 
 
 def _record_questions(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
@@ -228,29 +208,32 @@ def _agieval(raw: Any) -> Doc:
 def _subjects(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
     """C-Eval and CMMLU: one CSV file per subject with question, A, B, C, D and answer; their headers differ in case."""
     for file in files:
+        subject = file.stem.removesuffix("_val").replace("_", " ")
         for row in reader.csv(file, tuple(LETTERS)):
-            value = {name.lower() if len(name) > 1 else name: cell for name, cell in row.value.items()}
-            if not (question := value.get("question")):
-                reader.malformed(row, "question: missing")
-            gold = label_of(row, reader, "answer", value.get("answer", ""), tuple(LETTERS))
-            subject = file.stem.removesuffix("_val").replace("_", " ")
-            yield {"subject": subject, "question": question, "options": [value[letter] for letter in LETTERS], "gold": [gold]}
+            with reader.accounting(row):
+                raw: Any = SUBJECT.model_validate(
+                    {name if name in LETTERS else name.lower(): c for name, c in row.value.items()}
+                )
+                options = [getattr(raw, letter) for letter in LETTERS]
+                yield {"subject": subject, "question": raw.question, "options": options, "gold": [LETTERS.index(raw.answer)]}
 
 
-def _mmlu_pro(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """Parquet, in the columns of lm-eval's tasks: one task per category."""
+def _parquet(reader: CorpusReader, file: Path) -> Iterator[CorpusRow]:
     import pyarrow.parquet as parquet
 
-    for file in files:
-        try:
-            values: list[Any] = parquet.read_table(file).to_pylist()
-        except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
-            raise UserError(f"{file}: not a readable parquet file: {str(error).splitlines()[0]}") from None
-        rows = (reader.row(f"{file}: row {number}", value) for number, value in enumerate(values))
-        for row, raw in parsed(PRO, rows, reader):
-            if raw.answer_index >= len(raw.options):
-                reader.malformed(row, f"answer_index: expected 0 to {len(raw.options) - 1}, found {raw.answer_index}")
-            yield {**raw.model_dump(), "answer": "ABCDEFGHIJ"[raw.answer_index]}
+    try:
+        values: list[Any] = parquet.read_table(file).to_pylist()
+    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
+        raise UserError(f"{file}: not a readable parquet file: {str(error).splitlines()[0]}") from None
+    for number, value in enumerate(values):
+        yield reader.row(f"{file}: row {number}", value)
+
+
+def _mmlu_pro(raw: Any) -> Doc:
+    """In the columns of lm-eval's tasks: one task per category."""
+    if raw.answer_index >= len(raw.options):
+        raise Malformed(f"answer_index: expected 0 to {len(raw.options) - 1}, found {raw.answer_index}")
+    return {**raw.model_dump(), "answer": "ABCDEFGHIJ"[raw.answer_index]}
 
 
 def _truthfulqa(raw: Any) -> Doc:
@@ -267,7 +250,16 @@ SUMMARISED: dict[str, ReadForm] = {
 }
 FOUNDATIONAL: dict[str, ReadForm] = {
     **SUMMARISED,
-    "ag_news": _ag_news,
+    # Without a header; a line break is written as a backslash.
+    "ag_news": form_of(
+        AG_NEWS,
+        lambda raw: {
+            "title": raw.title.replace("\\", " "),
+            "text": raw.description.replace("\\", " "),
+            "gold": [int(raw.label) - 1],
+        },
+        partial(bare_csv, names=("class", "title", "description")),
+    ),
     "agieval": form_of(EXAM, _agieval),
     "cmrc": _cmrc_questions,
     "copa": form_of(COPA),
@@ -290,10 +282,16 @@ FOUNDATIONAL: dict[str, ReadForm] = {
         },
     ),
     "hellaswag": form_of(HELLASWAG),
-    "lcqmc": _lcqmc,
+    "lcqmc": tabs_of(
+        LCQMC,
+        lambda raw: {"sentence1": raw.sentence1, "sentence2": raw.sentence2, "gold": [int(raw.label)]},
+        ("sentence1", "sentence2", "label"),
+    ),
     "logiqa": _logiqa,
-    "mmlu_pro": _mmlu_pro,
-    "mnli": _glue({"premise": "sentence1", "hypothesis": "sentence2"}, "gold_label", INFERENCE),
+    "mmlu_pro": form_of(PRO, _mmlu_pro, _parquet),
+    "mnli": tabs_of(
+        MNLI, lambda raw: {"premise": raw.sentence1, "hypothesis": raw.sentence2, "label": _inferred(raw.gold_label)}
+    ),
     "multirc": _multirc_answers,
     "mutual": form_of(
         MUTUAL,
@@ -303,15 +301,15 @@ FOUNDATIONAL: dict[str, ReadForm] = {
             "gold": [LETTERS.index(raw.answers)],
         },
     ),
-    "ocnli": form_of(LABELLED, _ocnli),
+    "ocnli": form_of(OCNLI, lambda raw: {**raw.model_dump(), "gold": [_inferred(raw.label)]}),
     "piqa": _piqa_labelled,
-    "qqp": _glue({"question1": "question1", "question2": "question2"}, "is_duplicate", ("0", "1")),
+    "qqp": tabs_of(QQP, lambda raw: {"question1": raw.question1, "question2": raw.question2, "label": int(raw.is_duplicate)}),
     "record": _record_questions,
     # In the columns of lm-eval's task, whose first label is entailment.
     "rte": form_of(
         RTE, lambda raw: {"sentence1": raw.premise, "sentence2": raw.hypothesis, "label": int(raw.label == "not_entailment")}
     ),
-    "sst2": _glue({"sentence": "sentence"}, "label", ("0", "1")),
+    "sst2": tabs_of(row_of(sentence=str, label=Bit), lambda raw: {"sentence": raw.sentence, "label": int(raw.label)}),
     "thucnews": folders_of(THUC_CLASSES, lambda text: {"text": text, "choices": list(THUC_CLASSES)}),
     "truthfulqa": csv_of(TRUTHFUL, _truthfulqa),
     "wic": form_of(WIC, _numbered),

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +14,7 @@ from core.records import Whole
 from core.rows import CorpusReader, Dropped, Malformed
 from core.yaml_files import load_yaml
 from evalsuite.papers.ecdbench.forms import (
+    Bit,
     Doc,
     ReadForm,
     Text,
@@ -20,12 +22,12 @@ from evalsuite.papers.ecdbench.forms import (
     csv_of,
     folders_of,
     form_of,
-    label_of,
+    in_files,
     lines_of,
     parsed,
     row_of,
     tabbed,
-    tabbed_records,
+    tabs_of,
 )
 
 AFFECTS = ["anger", "anticipation", "disgust", "fear", "joy", "love", "optimism", "pessimism", "sadness", "surprise", "trust"]
@@ -36,6 +38,9 @@ STEREOTYPES = ("stereotype", "anti-stereotype", "unrelated")
 
 # --- rows -------------------------------------------------------------------------------------------------------------------
 
+AFFECT = row_of(text=Annotated[str, Field(alias="Tweet")], **dict.fromkeys(AFFECTS, Bit))
+IRONY = row_of(label=Bit, text=str)
+METAPHOR = row_of(label=Bit, sentence=str, w_index=str)
 EMOTIONAL = {"language": Literal["en", "zh"], "scenario": Text, "subject": Text}
 UNDERSTOOD = dict.fromkeys(("emotion_choices", "cause_choices"), list[Text]) | dict.fromkeys(
     ("emotion_label", "cause_label"), Text
@@ -78,37 +83,29 @@ DOCUMENT = row_of(text=Annotated[str, Field(pattern=r"\S")], language=(Literal["
 # --- emotion ----------------------------------------------------------------------------------------------------------------
 
 
-def _irony(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    for row, (_, label, text) in tabbed(files, reader, 3, header="Tweet index"):
-        yield {"text": text, "gold": [label_of(row, reader, "Label", label, ("0", "1"))], "labels": ["0", "1"]}
-
-
-def _metaphor(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """One word of a sentence per line: index, label, sentence, part of speech, finer part of speech, the word's place."""
-    for row, (_, label, sentence, _, _, place) in tabbed(files, reader, 6, header="index"):
-        gold, words = label_of(row, reader, "label", label, ("0", "1")), sentence.split(" ")
-        if not place.isdigit() or int(place) >= len(words):
-            reader.malformed(row, f"w_index: expected a number below {len(words)}, found {place!r}")
-        yield {"sentence": sentence, "word": words[int(place)], "gold": [gold], "labels": ["0", "1"]}
+def _metaphor(raw: Any) -> Doc:
+    """One word of a sentence per line, with its place."""
+    words = raw.sentence.split(" ")
+    if not raw.w_index.isdigit() or int(raw.w_index) >= len(words):
+        raise Malformed(f"w_index: expected a number below {len(words)}, found {raw.w_index!r}")
+    return {"sentence": raw.sentence, "word": words[int(raw.w_index)], "gold": [int(raw.label)], "labels": ["0", "1"]}
 
 
 def _goemotions(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
     """The file of label names comes first."""
     names = lines_of(files[0])
     places = {str(place): place for place in range(len(names))}
-    for row, (text, labels, _) in tabbed(files[1:], reader, 3):
-        gold = labels.split(",")
+    for row in in_files(partial(tabbed, reader, names=("text", "labels", "id")), files[1:]):
+        gold = row.value["labels"].split(",")
         if not set(gold) <= places.keys():
-            reader.malformed(row, f"labels: expected numbers below {len(names)}, found {labels!r}")
-        yield {"text": text, "choices": names, "gold": [places[label] for label in gold]}
+            reader.malformed(row, f"labels: expected numbers below {len(names)}, found {row.value['labels']!r}")
+        yield {"text": row.value["text"], "choices": names, "gold": [places[label] for label in gold]}
 
 
-def _affect(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+def _affect(raw: Any) -> Doc:
     """SemEval-2018 Task 1, E-c: a tweet, and 1 for each of the eleven emotions that it shows; it may show none."""
-    for row in tabbed_records(files, reader, ("Tweet", *AFFECTS)):
-        marks = [label_of(row, reader, name, row.value[name], ("0", "1")) for name in AFFECTS]
-        gold = [place for place, mark in enumerate(marks) if mark] or [len(AFFECTS)]
-        yield {"text": row.value["Tweet"], "choices": [*AFFECTS, NO_AFFECT], "gold": gold}
+    gold = [place for place, name in enumerate(AFFECTS) if getattr(raw, name) == "1"] or [len(AFFECTS)]
+    return {"text": raw.text, "choices": [*AFFECTS, NO_AFFECT], "gold": gold}
 
 
 def _edos(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
@@ -274,7 +271,7 @@ def _scale(raw: Any) -> Doc:
 
 
 ABOUT_PEOPLE: dict[str, ReadForm] = {
-    "affect": _affect,
+    "affect": tabs_of(AFFECT, _affect),
     "bbq": form_of(BBQ),
     "book_sort": _book_sort,
     "cped": _cped,
@@ -286,10 +283,15 @@ ABOUT_PEOPLE: dict[str, ReadForm] = {
     "emobench_emotion": form_of(UNDERSTANDING, _emobench("emotion_choices", "emotion_label", lambda raw: "emotion")),
     "goemotions": _goemotions,
     "imdb": folders_of(("neg", "pos"), lambda text: {"text": text.replace("<br />", "\n")}),
-    "irony": _irony,
+    "irony": tabs_of(
+        IRONY,
+        lambda raw: {"text": raw.text, "gold": [int(raw.label)], "labels": ["0", "1"]},
+        ("index", "label", "text"),
+        header="Tweet index",
+    ),
     "items": form_of(CHOICES, _item),
     "longmemeval": form_of(MEMORY, _longmemeval, CorpusReader.json_list),
-    "metaphor": _metaphor,
+    "metaphor": tabs_of(METAPHOR, _metaphor, ("index", "label", "sentence", "part", "finer part", "w_index"), header="index"),
     "preference": form_of(PREFERRED, _preference, CorpusReader.records),
     "safetybench": _safetybench,
     "scale": form_of(STATEMENT, _scale),
