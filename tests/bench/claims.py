@@ -7,6 +7,7 @@ from importlib import import_module
 
 import numpy as np
 
+from core.statistics.bootstrap import Floats
 from core.tables import Estimate, Table
 
 COVERAGE, ERROR = "coverage", "false alarms"
@@ -78,6 +79,55 @@ def claim_table(claims: Sequence[Claim]) -> Table:
         ),
         (
             f"Kept: no more than {TOLERANCE:g} points, and three standard errors of so many studies, short of the promise. "
-            "Populations are whole levels of 0–4, clustered by card (tests/bench/populations.py).",
+            "Populations are whole levels of 0–4, clustered by card (tests/bench/claims.py).",
         ),
     )
+
+
+# Populations as people score: a latent quality, cut at thresholds, to which card, dialogue and dimension add their own, so the
+# scores of a card go together. EPITOME's mechanisms lie at the floor, ESConv's surveys at the ceiling, EmpathicComm's experts
+# in the middle.
+SHAPES: dict[str, tuple[float, float, float, float]] = {
+    "floor": (1.0, 1.6, 2.2, 2.8),
+    "low": (0.3, 1.0, 1.6, 2.2),
+    "middle": (-1.2, -0.4, 0.4, 1.2),
+    "high": (-2.2, -1.6, -1.0, -0.3),
+    "ceiling": (-2.8, -2.2, -1.6, -1.0),
+}
+CARD, DIALOGUE, OWN = 0.6, 0.5, 0.6  # standard deviations of what a card, a dialogue and a score have of their own
+
+
+def levels(
+    shape: str, rng: np.random.Generator, cards: int, supporters: int, dimensions: int, shift: float | Floats = 0.0
+) -> Floats:
+    """Whole levels of 0–4, [cards, supporters, dimensions]: one dialogue a supporter and card. `shift` [supporters] moves the
+    latent quality, so that supporters differ; without it they are exchangeable."""
+    quality = (
+        rng.normal(0, CARD, (cards, 1, 1))
+        + rng.normal(0, DIALOGUE, (cards, supporters, 1))
+        + rng.normal(0, OWN, (cards, supporters, dimensions))
+        + np.broadcast_to(np.asarray(shift, dtype=np.float64), (supporters,))[:, None]
+    )
+    return (quality[..., None] > np.array(SHAPES[shape])).sum(axis=-1).astype(np.float64)
+
+
+def judged(gold: Floats, rng: np.random.Generator, agreement: float = 0.6, bias: float = 0.0, sticky: float = 0.5) -> Floats:
+    """A judge's verdicts on gold levels [cards, …]: right with this chance, else a neighbour, upwards more often by `bias`.
+    Of errors, the share `sticky` is the same for a whole card: what a judge gets wrong of a card, it gets wrong again."""
+    shape = (gold.shape[0], *[1] * (gold.ndim - 1))
+    shared = rng.random(gold.shape) < sticky
+    draw = np.where(shared, rng.random(shape), rng.random(gold.shape))
+    step = np.where(np.where(shared, rng.random(shape), rng.random(gold.shape)) < 0.5 + bias, 1.0, -1.0)
+    return np.clip(np.where(draw < agreement, gold, gold + step), 0, 4)
+
+
+def systematic(chance: Floats, rng: np.random.Generator, alike: int = 1) -> Floats:
+    """A systematic sample in random order of each column: 1 where drawn. So many blocks of columns are drawn in one order and
+    from one start, as `suggest` draws from supporters."""
+    rows, columns = chance.shape
+    order = np.argsort(np.tile(rng.random((rows, columns // alike)), alike), axis=0)
+    start = np.tile(rng.random(columns // alike), alike)
+    passed = np.floor(np.cumsum(np.take_along_axis(chance, order, axis=0), axis=0) + start + 1e-9)
+    picked = np.zeros(chance.shape)
+    np.put_along_axis(picked, order, (np.diff(passed, axis=0, prepend=0) > 0).astype(float), axis=0)
+    return picked

@@ -18,7 +18,7 @@ from core.files import write_jsonl
 from serve.transport import Transport
 from tests.bench.endpoint_process import endpoint
 from tests.bench.figures import OUT, Bench, OutOption, RunsOption
-from tests.bench.one_run import CALLS, DIMENSIONS, PATH, TURNS, Spent, run_config, spend, varied
+from tests.bench.one_run import CALLS, DIMENSIONS, PATH, TURNS, Spent, apart, run_config, spend, varied
 from tests.bench.rivals import RIVALS
 from tests.peers import PEERS
 
@@ -41,9 +41,7 @@ def ours(url: str, dialogues: int, concurrency: int | None, **settings: Any) -> 
     """One run of ours in a process of its own (`concurrency` None: it finds by itself how many calls the server bears)."""
     with tempfile.TemporaryDirectory() as folder:
         write_jsonl(Path(folder) / "cards.jsonl", varied(dialogues))
-        further = orjson.dumps({"method": "per_dimension"} | settings).decode()
-        command = [sys.executable, "-m", "tests.bench.one_run", folder, url, str(concurrency or 0), further]
-        spent = Spent(**orjson.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
+        _, spent = apart(Path(folder), url, concurrency, **{"method": "per_dimension"} | settings)
     assert settings or spent.calls == CALLS * dialogues
     return spent
 

@@ -1,35 +1,22 @@
 """Ever larger runs against the 200 ms endpoint, each in a process of its own: what a dialogue costs must not grow."""
 
-import os
-import subprocess
 import sys
 import tempfile
-import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 
 from core.files import write_jsonl
 from tests.bench.endpoint_process import endpoint
 from tests.bench.figures import OUT, Bench, OutOption, growth
-from tests.bench.one_run import EXCHANGES, Spent, config_of, measured, spend, varied
+from tests.bench.one_run import EXCHANGES, apart, config_of, measured, spend, varied
 
 LATENCY = 0.2
 WORDS = 110  # of a reply: ten make a dialogue of about 1,300 tokens
 MEMORY, RESUME = 600, 20  # MB; seconds for 10,000 dialogues
 PAGE = 40  # MB of a report's page: what is more lies beside it
-
-
-def process(folder: Path, url: str, concurrency: int, exchanges: int) -> tuple[float, Spent]:
-    """One run in a process of its own, which may be one that is finished already: (seconds with its start, what it took)."""
-    started = time.perf_counter()
-    settings = orjson.dumps({"exchanges": exchanges}).decode()
-    command = [sys.executable, "-m", "tests.bench.one_run", str(folder), url, str(concurrency), settings]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
-    return time.perf_counter() - started, Spent(**orjson.loads(done.stdout))
 
 
 def merging(folder: Path, url: str, parts: int, size: int, concurrency: int, exchanges: int) -> dict[str, float]:
@@ -40,10 +27,7 @@ def merging(folder: Path, url: str, parts: int, size: int, concurrency: int, exc
     for number, out in enumerate(shards, start=1):
         spend(config_of(folder, shard=f"{number}/{parts}", out=str(out), **settings))
     merged = folder / "merged"
-    before = os.times()
-    seconds, peak = measured(sys.executable, "-m", "evalsuite.cli", "merge", *shards, "--out", merged)
-    after = os.times()
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    seconds, cpu, peak = measured(sys.executable, "-m", "evalsuite.cli", "merge", *shards, "--out", merged)
     page = {"page": merged / "report.html", "report.json": merged / "report.json"}
     sizes = {f"{name}, MB": path.stat().st_size / 1e6 for name, path in page.items()}
     beside = [path.stat().st_size / 1e6 for path in (merged / "report_transcripts").glob("*")]
@@ -90,12 +74,12 @@ def main(
             folder = Path(name) / str(size)
             write_jsonl(folder / "cards.jsonl", varied(size))
             bench.say(f"{size} dialogues")
-            _, spent = process(folder, url, concurrency, exchanges)
+            _, spent = apart(folder, url, concurrency, exchanges=exchanges)
             assert spent.dialogues == size
             seconds[size], cpu[size], peaks[size] = spent.seconds / size, spent.cpu / size, spent.peak
         largest = max(sizes)
         bench.say(f"{largest} dialogues again")
-        again, resumed = process(Path(name) / str(largest), url, concurrency, exchanges)
+        again, resumed = apart(Path(name) / str(largest), url, concurrency, exchanges=exchanges)
         assert resumed.calls == spent.calls
         if parts:
             bench.say(f"{parts} shards")

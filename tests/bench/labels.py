@@ -4,7 +4,7 @@ A population is what one of the three models gave on one dimension and the mean 
 from it with replacement, some of them get the experts' score, and the truth is the experts' mean over the whole population.
 
 What `people suggest` saves is seen where a judge's spread is known: of the three models together by how far they lie apart,
-and of a judge generated over the bundled synthetic score set. Boards of several supporters: `tests.bench.boards`.
+and of a judge generated over the bundled synthetic score set.
 """
 
 import json
@@ -27,7 +27,7 @@ from data_prep.scores.human import Imported
 from data_prep.scores.synthetic import build
 from evalsuite.statistics.suggestions import chances, rank_correlation
 from evalsuite.trust.powered_board import LabelledScores, estimates, powered
-from tests.bench.boards import systematic
+from tests.bench.claims import systematic
 from tests.bench.figures import OUT, Bench, OutOption
 from tests.evalsuite import ppi_oracle
 

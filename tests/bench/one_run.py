@@ -1,7 +1,7 @@
 """One run of ours as a user has it: all of `esc-eval run` but the report (replay, check, dialogues and scores in one stream,
 call store, progress display, records written).
 
-    python -m tests.bench.one_run FOLDER URL CONCURRENCY [SETTINGS]
+    python -m tests.bench.one_run FOLDER URL CONCURRENCY SETTINGS
 
 runs FOLDER/cards.jsonl into FOLDER/run against a server and prints what it took as JSON. CONCURRENCY 0: as it finds.
 SETTINGS: more of the config, as JSON.
@@ -9,6 +9,7 @@ SETTINGS: more of the config, as JSON.
 
 import io
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -97,20 +98,30 @@ def peak_memory(process: int | str = "self") -> float:
     return int(found[1]) * 1024 / 1e6 if found else 0.0
 
 
-def measured(*command: object) -> tuple[float, float]:
-    """Run a command to its end: (seconds, peak memory in MB)."""
+def apart(folder: Path, url: str, concurrency: int | None, **further: Any) -> tuple[float, Spent]:
+    """This module as a process of its own: (seconds with its start, what it took). It may find the run finished already."""
     started = time.perf_counter()
+    command = [sys.executable, "-m", "tests.bench.one_run", str(folder), url, str(concurrency or 0)]
+    done = subprocess.run([*command, orjson.dumps(further).decode()], check=True, stdout=subprocess.PIPE)
+    return time.perf_counter() - started, Spent(**orjson.loads(done.stdout))
+
+
+def measured(*command: object) -> tuple[float, float, float]:
+    """Run a command to its end: (seconds, seconds of CPU, peak memory in MB)."""
+    started, before = time.perf_counter(), os.times()
     process = subprocess.Popen([*map(str, command)], stdout=subprocess.DEVNULL)
     peak = 0.0
     while process.poll() is None:
         peak = max(peak, peak_memory(process.pid))
         time.sleep(0.05)
     assert process.returncode == 0, command
-    return time.perf_counter() - started, peak
+    after = os.times()
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    return time.perf_counter() - started, cpu, peak
 
 
 if __name__ == "__main__":
-    place, url, concurrency, *further = sys.argv[1:]
+    place, url, concurrency, further = sys.argv[1:]
     settings: dict[str, Any] = {"endpoints": {"embedded": url}, "concurrency": int(concurrency) or None}
-    _, took = spend(config_of(Path(place), **settings | (orjson.loads(further[0]) if further else {})))
+    _, took = spend(config_of(Path(place), **settings | orjson.loads(further)))
     print(orjson.dumps(asdict(took)).decode())

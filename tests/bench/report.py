@@ -1,11 +1,8 @@
 """`esc-eval report` of 8,512 dialogues: its seconds, the size of its page, and how soon Chromium shows it; and the ranker's
 training set of the same dialogues, as if the verdicts were people's."""
 
-import resource
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -43,10 +40,7 @@ def main(
         folder.mkdir(parents=True, exist_ok=True)
         content = make_content(cards, {f"model-{n:02d}": n / supporters for n in range(supporters)}, words=words)
         write_run(folder, content=content)
-        started, before = time.perf_counter(), _cpu()
-        command = [sys.executable, "-m", "evalsuite.cli", "report", str(folder)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        seconds, cpu = time.perf_counter() - started, _cpu() - before
+        seconds, cpu, _ = measured(sys.executable, "-m", "evalsuite.cli", "report", folder)
         page = folder / "report.html"
         bench.add("dialogues", len(content.tally.dialogues))
         bench.add("report.html, MB", page.stat().st_size / 1e6, at_most=40)
@@ -54,7 +48,7 @@ def main(
         bench.add("the whole command: CPU, s", cpu, at_most=6)
         for what, milliseconds in zip(("first view", "page ready", "loaded"), _opened(page), strict=False):
             bench.add(f"{what} in Chromium: s", milliseconds / 1000, at_most=2 if what == "first view" else None)
-        taken, peak = _rank_sft(folder, content.tally.judgements)
+        taken, _, peak = _rank_sft(folder, content.tally.judgements)
         bench.add("data_prep rank-sft: s", taken)
         bench.add("data_prep rank-sft: peak memory, MB", peak)
     if not CHROMIUM.exists():
@@ -62,20 +56,14 @@ def main(
     bench.deliver(out)
 
 
-def _rank_sft(folder: Path, judgements: Sequence[Judgement]) -> tuple[float, float]:
-    """Seconds and peak memory of `data_prep rank-sft` with the verdicts as gold."""
+def _rank_sft(folder: Path, judgements: Sequence[Judgement]) -> tuple[float, float, float]:
+    """Seconds, CPU and peak memory of `data_prep rank-sft` with the verdicts as gold."""
     names = ("dialogue_id", "language", "rubric", "dimension", "value")
     verdicts = (v.model_dump(include=set(names)) for v in judgements if v.value is not None)
     write_jsonl(folder / "scores.jsonl", (HumanScore(annotator="a", **verdict) for verdict in verdicts))
     given = ("--dialogues", folder / "dialogues.jsonl", "--gold", folder / "scores.jsonl", "--rubric", RUBRIC.name)
     command = (sys.executable, "-m", "data_prep", "rank-sft", *given)
     return measured(*command, "--method", "joint", "--out", folder / "set")
-
-
-def _cpu() -> float:
-    """Seconds of CPU that finished child processes took."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def _opened(page: Path) -> list[float]:

@@ -98,7 +98,7 @@ def main(
             mix = corpus(folder, size)
             given = ["--config", str(mix), "--out", str(folder / "out")]
             given += [f"--source={source}={folder}" for source in (SUPPORT, ROLE_PLAY)]
-            took, peak = measured(
+            took, _, peak = measured(
                 sys.executable, "-m", "data_prep", "role-sft", *given, *(f"--eval-cards={card}" for card in eval_cards or [])
             )
             built = sum(1 for part in ("train", "valid") for _ in (folder / "out" / f"{part}.jsonl").open())

@@ -22,7 +22,7 @@ from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.dialogue_framework import resolve_config
 from evalsuite.runs.folder import open_run
 from tests.bench.figures import OUT, Bench, OutOption, RunsOption
-from tests.bench.servers import NAME, forget, server, write_spec
+from tests.bench.simulation import NAME, forget, server, write_spec
 from tests.generated_report import make_content
 
 PAPER, WITHOUT_RULES = "paper", "joint, no rules"

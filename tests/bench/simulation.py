@@ -3,7 +3,8 @@ same length at most."""
 
 import asyncio
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,21 +12,55 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any, cast
 
 import typer
+import yaml
 
+from core.files import CONFIGS
 from core.machine import precision
 from core.records import RoleCard
-from core.specs import ModelSpec
+from core.specs import ModelSpec, load_spec
 from evalsuite.dialogues.hold import hold
 from evalsuite.runs.dialogue_framework import DialogueFramework, resolve_config
 from serve.answers import Reply
 from serve.client import ChatClient
+from serve.launch import Servers
+from serve.plan import plan_servers
 from serve.questions import Question
 from tests.bench.figures import OUT, Bench, OutOption, RunsOption
 from tests.bench.one_run import run_config, spend, varied
-from tests.bench.servers import NAME, forget, server, write_spec
 
+NAME = "bench"
 PEER = "transformers, one at a time"
 Lengths = dict[str | None, int]  # card → tokens generated in its dialogue
+
+
+def write_spec(folder: Path, max_tokens: int, *extra_args: str, eager: bool = True, learnt: Sequence[str] = ()) -> Path:
+    """A spec file of the embedded model with its own limit a reply, in a folder that may be new. Without `eager` the model is
+    compiled: a longer start and faster steps, which is what a long run wants. `learnt`: prompt packs that it is asked in as if
+    it had been trained in them."""
+    settings: dict[str, Any] = yaml.safe_load((CONFIGS / "models" / "embedded.yaml").read_text())
+    settings |= {"name": NAME, "sampling": {"temperature": 0.0, "max_tokens": max_tokens}, "learnt": list(learnt)}
+    settings["serve"]["extra_args"] += extra_args
+    settings["serve"]["eager"] = eager
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{NAME}.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+@contextmanager
+def server(spec: Path) -> Iterator[str]:
+    """A server of this spec; yields its base URL."""
+    plans = plan_servers([load_spec(str(spec))], spec.parent / "logs")
+    plans[0].env["VLLM_SERVER_DEV_MODE"] = "1"  # it takes /reset_prefix_cache then
+    with Servers(plans) as servers:
+        yield servers.endpoints[NAME]
+
+
+def forget(url: str) -> None:
+    """Empty the server's prefix cache: the next run must not profit from the one before."""
+    request = urllib.request.Request(f"{url.removesuffix('/v1')}/reset_prefix_cache", method="POST")
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
+        assert answer.status == 200, "the server did not empty its prefix cache"
 
 
 @dataclass

@@ -38,36 +38,19 @@ def test_a_target_is_met_by_the_median(values: list[float], bounds: dict[str, fl
     assert Figure("f", values, bounds.get("at_least"), bounds.get("at_most")).met is met
 
 
-def test_the_ideal_is_bound_by_calls_or_by_waves() -> None:
+def test_sums_by_hand(tmp_path: Path) -> None:
     assert ideal(500, 0.2, 256) == 500 * 17 * 0.2 / 256  # two waves of a path of 12 calls are 4.8 s, less than 6.64
     assert ideal(10, 0.2, 256) == pytest.approx(12 * 0.2)
-
-
-def test_memory_a_further_dialogue_leaves_out_what_a_process_needs_anyway() -> None:
     assert slopes({1000: 140.0, 100: 104.0, 10_000: 500.0}) == {1000: 36 / 900, 10_000: 360 / 9000}
     assert growth({100: 2.0, 10_000: 2.2, 1000: 9.0}) == pytest.approx(1.1)
-
-
-def test_padding_is_counted_over_whole_batches() -> None:
     assert padding([[4, 2], [3, 3]]) == pytest.approx(2 / 14)
-
-
-def test_no_card_is_there_twice_and_none_shares_its_beginning_with_another() -> None:
-    cards = varied(400)
-    assert len({card.id for card in cards}) == 400
-    assert len({(card.age, card.problem) for card in cards}) == 400
-    assert not {card.id for card in cards} & {card.id for card in varied(50, first=400)}
-
-
-def test_false_alarms_are_counted_in_cards_and_over_samples_of_the_corpus() -> None:
+    assert len({(card.age, card.problem) for card in varied(450)}) == len({card.id for card in varied(450)}) == 450
+    assert varied(50, first=400) == varied(450)[400:]
     cards = [RoleCard(id=word, language="en", problem=word, source="x", card_method="llm") for word in ("otter", "zyzzyva")]
     documents: list[Document] = [(f"{n}", "en", f"word{n} {'otter' if n == 0 else ''}") for n in range(40)]
     assert flagged(cards, documents) == 50
     assert set(shares(cards, documents, 3)[40]) == {50} and set(shares(cards, documents[1:], 3)[30]) == {0}
     assert [len(values) for values in shares(cards, documents, 3).values()] == [3, 1]
-
-
-def test_false_alarms_are_not_measured_on_a_corpus_of_unknown_kin(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--source extes: .*akin"):
         false_alarms([bundled_cards("en")], ["extes=."], out=tmp_path)
 

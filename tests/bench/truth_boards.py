@@ -13,8 +13,7 @@ from evalsuite.statistics import paired
 from evalsuite.statistics.breakdowns import by_field
 from evalsuite.statistics.clusters import users_of
 from evalsuite.statistics.leaderboard import Tally
-from tests.bench.claims import Claim, coverage, false_alarms
-from tests.bench.populations import levels
+from tests.bench.claims import Claim, coverage, false_alarms, levels
 from tests.evalsuite.records import RUBRIC, make_dialogue, make_judgement
 
 EXCHANGEABLE = (

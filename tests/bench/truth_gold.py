@@ -19,8 +19,7 @@ from evalsuite.statistics.agreement import agreement
 from evalsuite.statistics.clusters import Clusters
 from evalsuite.statistics.judge_figures import beaten, compare
 from evalsuite.statistics.summary import AVERAGE
-from tests.bench.claims import Claim, coverage, false_alarms
-from tests.bench.populations import judged, levels
+from tests.bench.claims import Claim, coverage, false_alarms, judged, levels
 
 DESIGNS = {"30 cards of 13": (30, 13), "12 cards of 4": (12, 4), "60 dialogues": (60, 1), "20 dialogues of 6 turns": (20, 6)}
 SHAPES, STICKY = ("floor", "middle", "ceiling"), (0.5, 0.9)

@@ -19,8 +19,7 @@ from evalsuite.statistics.summary import Scorer
 from evalsuite.trust.health import AGAIN, AS_IS, FLOOR, INJECTED, NEUTRAL, REVERSED
 from evalsuite.trust.judge_card import FAULT, JudgeCardInput, judge_card
 from evalsuite.trust.selective import SelectiveCase, threshold_for
-from tests.bench.claims import COVERAGE, Claim, false_alarms
-from tests.bench.populations import levels
+from tests.bench.claims import COVERAGE, Claim, false_alarms, levels
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
 NAMES = tuple("abcdefg")

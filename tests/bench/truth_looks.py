@@ -17,9 +17,8 @@ from core.statistics.bootstrap import Floats
 from core.tables import Estimate, Table, to_console, to_markdown
 from evalsuite.statistics import paired
 from evalsuite.statistics.looks import Looks
-from tests.bench.claims import Claim, coverage, false_alarms
+from tests.bench.claims import Claim, coverage, false_alarms, levels
 from tests.bench.figures import OUT, OutOption
-from tests.bench.populations import levels
 
 DIMENSIONS = 7
 ALIKE = (

@@ -11,9 +11,7 @@ from core.statistics.bootstrap import Floats
 from core.tables import Estimate
 from evalsuite.statistics.suggestions import chances
 from evalsuite.trust.powered_board import LabelledScores, differences_of, estimates, powered, saved
-from tests.bench.boards import systematic
-from tests.bench.claims import Claim, coverage, false_alarms
-from tests.bench.populations import judged, levels
+from tests.bench.claims import Claim, coverage, false_alarms, judged, levels, systematic
 
 CARDS = 60
 
@@ -21,7 +19,8 @@ CARDS = 60
 @dataclass(frozen=True)
 class Shape:
     """A board: supporters, labels of each by people, dimensions, shape of the scores, and how often the judge is right (else it
-    is a level off); `drawn` says whose cards are scored: each supporter's own, the same ones, or those of `people suggest`."""
+    is a level off); `drawn` says whose cards are scored: each supporter's own, the same ones, or those of `people suggest`. A
+    supporter has `each` dialogues on every card, of which people score so many in all."""
 
     supporters: int
     labels: int
@@ -30,6 +29,7 @@ class Shape:
     agreement: float = 0.6
     drawn: str = "own"
     shift: float = 0.0  # of the first supporter's latent quality
+    each: int = 1
 
     def __str__(self) -> str:
         return (
@@ -39,14 +39,16 @@ class Shape:
 
     def sample(self, rng: np.random.Generator) -> LabelledScores:
         shift = np.where(np.arange(self.supporters) == 0, self.shift, 0.0)
-        gold = levels(self.scores, rng, CARDS, self.supporters, self.dimensions, shift)
-        people, judge = 25 * gold, 25 * judged(gold, rng, self.agreement)
+        gold = levels(self.scores, rng, CARDS, self.each * self.supporters, self.dimensions, np.tile(shift, self.each))
+        flat = (CARDS * self.each, self.supporters, self.dimensions)  # row by row the dialogues of a card
+        people, judge = (25 * scores.reshape(flat) for scores in (gold, judged(gold, rng, self.agreement)))
         unsure = np.abs(people - judge).mean(axis=2) + rng.exponential(10, people.shape[:2])
         chance = chances(unsure if self.drawn == "suggested" else np.ones(unsure.shape), self.labels)
         # One order of cards for all supporters, or one of its own for each.
         picked = systematic(chance, rng, 1 if self.drawn == "own" else self.supporters)
         weight = np.broadcast_to((picked / chance)[..., None], people.shape)
-        return LabelledScores(judge, np.ones(people.shape), weight * people, weight * judge, weight)
+        parts = (judge, np.ones(people.shape), weight * people, weight * judge, weight)
+        return LabelledScores(*(part.reshape(CARDS, self.each, *flat[1:]).sum(axis=1) for part in parts))
 
     def truth(self, supporter: int = 1) -> float:
         """A supporter's true mean."""

@@ -10,8 +10,7 @@ from evalsuite.statistics.components import FEWEST_BOUNDED, Components, Observat
 from evalsuite.statistics.discrimination import discriminate
 from evalsuite.statistics.paired import differences
 from evalsuite.trust.commands.power import PlannedStudy
-from tests.bench.claims import COVERAGE, Claim, coverage, false_alarms
-from tests.bench.populations import levels
+from tests.bench.claims import COVERAGE, Claim, coverage, false_alarms, levels
 
 POWER = 0.8
 MANY = 200_000  # cards that stand for a population

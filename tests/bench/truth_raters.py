@@ -9,8 +9,7 @@ from core.statistics.accuracy import cohen_kappa, krippendorff_alpha
 from core.statistics.bootstrap import Floats
 from core.tables import Estimate
 from data_prep.scores.annotator_agreement import Figures, ScoredItem, agreement_on
-from tests.bench.claims import Claim, coverage
-from tests.bench.populations import SHAPES, levels
+from tests.bench.claims import SHAPES, Claim, coverage, levels
 
 SIZES = (5, 12, 30, 100)
 _LARGE = 200_000  # items of a study in which nothing is left to chance

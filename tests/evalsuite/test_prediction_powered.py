@@ -19,7 +19,6 @@ from core.statistics.bootstrap import POINTS, Floats
 from data_prep.scores.weights import read_weights
 from evalsuite.cli import app
 from evalsuite.trust.powered_board import FEWEST, LabelledScores, differences_of, estimates, powered, saved
-from tests.bench.boards import SHAPES, boards
 from tests.bench.labels import LIBRARY, Judged, beside_library, savings
 from tests.bench.truth_people import Shape, simulate
 from tests.evalsuite import ppi_oracle
@@ -82,17 +81,12 @@ def test_drawing_where_the_judge_is_unsure_stays_unbiased_and_is_narrower(sample
     assert drawn_so.both_width < evenly.both_width
 
 
-@pytest.mark.parametrize(
-    ("name", "samples", "least"),
-    [
-        ("40 cards × 3 dialogues, 40 labels, drawn as suggest does", 100, 0.92),
-        *(pytest.param(name, 500, 0.93, marks=pytest.mark.full) for name in SHAPES),
-    ],
-)
-def test_differences_of_a_board_hold_the_truth_and_ranks_are_seldom_wrong(name: str, samples: int, least: float) -> None:
-    found = boards(SHAPES[name], samples)
-    assert least <= found.differences <= 0.98 and found.wrong <= 0.06
-    assert found.apart > 0.05, "and some are told apart"
+@pytest.mark.parametrize("drawn", ["suggested", pytest.param("own", marks=pytest.mark.full)])
+def test_differences_of_a_board_with_several_dialogues_per_card_lie_in_their_intervals(drawn: str) -> None:
+    shape = Shape(2, 40, 1, "middle", drawn=drawn, shift=0.37, each=3)
+    found, truth = simulate(shape, 100, seed=3), shape.truth(0) - shape.truth(1)
+    inside = [one.low is not None and one.high is not None and one.low <= truth <= one.high for one in found.gaps]
+    assert np.mean(inside) >= 0.92 and sum(found.alarms) > 5, "and some differences are found"
 
 
 def test_the_mean_by_hand() -> None:
