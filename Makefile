@@ -287,7 +287,7 @@ test-fast: setup  ## Run the fast tests, about a minute: no whole verbs and prog
 test-gpu-set:  ## Run the tests of training and serving with the GPU packages, on any machine, after setup-gpu (15 minutes on two cores)
 	@test -x $(BIN)/python || { echo "error: no $(VENV) yet: make setup-gpu" >&2; exit 2; }
 	$(PIP) -c $(GPU_SET) --editable '.[gpu,data,dev]'
-	$(WORKED) $(BIN)/python -m pytest tests/train tests/serve tests/launch/test_gpu_set.py \
+	$(WORKED) $(BIN)/python -m pytest tests/train tests/serve tests/launch/test_installs.py \
 	  -m "not vllm and not engine and not gpu and not full"
 
 lint: setup docs  ## Run ruff and mypy on the whole tree, and build the documents

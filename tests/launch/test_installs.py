@@ -1,10 +1,13 @@
-"""Every way to install that documents name, on every Python that pyproject.toml promises: by pip and uv, with extras."""
+"""Every way to install that documents name, on every Python that pyproject.toml promises, and the pinned set for GPUs, as uv
+resolves them: metadata are read, nothing is installed."""
 
 import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -13,13 +16,34 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tests.launch.resolving import PYTHONS, ROOT, UV, NotResolvedError, resolve
+from core.files import CONFIGS
 
+ROOT = CONFIGS.parent
+UV = Path(sys.executable).parent / "uv"
+PYTHONS = ("3.11.7", "3.12", "3.13")  # zensical wants 3.11.5 or newer
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-CONSTRAINTS = ROOT / "configs" / "constraints-cpu.txt"
+CONSTRAINTS, GPU_SET = CONFIGS / "constraints-cpu.txt", CONFIGS / "constraints-gpu.txt"
+GPU_EXTRAS = ("gpu", "data", "metrics", "tasks", "ray", "kernels", "qlora")
 CONFLICTS = [tuple(one["extra"] for one in pair) for pair in PROJECT["tool"]["uv"]["conflicts"]]
 # `pip install -c FILE '.[gpu,data]'`, as documents, Makefile, launch files and error messages have it.
 NAMED = re.compile(r"(?:-c (\S+|\$\(\w+\)) )?(?:-e |--editable )?'(?:\.|esc-eval)\[([a-z,]+)\]'")
+
+
+class NotResolvedError(Exception):
+    """No versions satisfy all requirements."""
+
+
+def resolve(python: str, extras: Iterable[str], constraints: Path | None = None) -> dict[str, Version]:
+    """Name to version of all that this project with extras needs on Linux x86_64. Raises `NotResolvedError`."""
+    command = [str(UV), "pip", "compile", "--quiet", "--no-config", "--no-header", "--no-annotate", "pyproject.toml"]
+    command += ["--python-platform", "x86_64-manylinux_2_28", "--python-version", python]
+    command += [word for extra in extras for word in ("--extra", extra)]
+    command += ["--constraint", str(constraints)] if constraints else []
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    if done.returncode:
+        raise NotResolvedError(done.stderr)
+    pins = (line.split(" ")[0].split("==") for line in done.stdout.splitlines())
+    return {canonicalize_name(name): Version(version) for name, version in pins}
 
 
 def named() -> set[tuple[str, str]]:
@@ -56,6 +80,29 @@ def test_what_make_setup_installs_is_one_set_for_every_python(python: str, index
     assert resolve(python, extras, CONSTRAINTS) == {
         canonicalize_name(line.name): Version(str(line.specifier).removeprefix("==")) for line in lines if not line.marker
     }
+
+
+def gpu_pins() -> dict[str, Version]:
+    lines = [line for line in GPU_SET.read_text().splitlines() if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[a-z0-9.-]+==[A-Za-z0-9.+!]+", line) for line in lines), "a name and a version, no address"
+    return {canonicalize_name(name): Version(version) for name, version in (line.split("==") for line in lines)}
+
+
+def test_the_gpu_set_pins_every_requirement_to_a_version_that_it_takes() -> None:
+    wanted = [
+        *PROJECT["project"]["dependencies"],
+        *(line for extra in GPU_EXTRAS for line in PROJECT["project"]["optional-dependencies"][extra]),
+    ]
+    pinned = gpu_pins()
+    for requirement in map(Requirement, wanted):
+        assert pinned[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("python", [PYTHONS[0], pytest.param(PYTHONS[1], marks=pytest.mark.full), PYTHONS[2]])
+def test_a_resolver_finds_the_whole_gpu_set(python: str, index: None) -> None:
+    """With nothing but these pins, on every Python: none contradicts another, and none is missing."""
+    assert resolve(python, GPU_EXTRAS, GPU_SET) == gpu_pins(), "`make constraints-gpu`"
 
 
 @pytest.mark.full
