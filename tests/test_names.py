@@ -16,7 +16,7 @@ from core.records import Comparison, Dialogue, HumanScore, Judgement, Preference
 from data_prep.responses import Response, read_responses
 from data_prep.scores.held import read_held
 from data_prep.scores.human import gold_scores_of, of_annotators, read_comparisons, read_dialogues, read_preferences
-from evalsuite.commands.verdicts import judgements_of
+from evalsuite.commands.agree import judgements_of
 from evalsuite.people.commands.people_create import raters_of
 from evalsuite.statistics.discrimination import read_ratings
 

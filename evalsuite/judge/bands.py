@@ -22,7 +22,7 @@ from core.scales import COUNTED, NOT_APPLICABLE, Scale, not_applicable, spelling
 from evalsuite.judge.json_answers import last_object
 from evalsuite.judge.judge import Judge, OffSum
 from evalsuite.judge.methods import Method, no_tree
-from evalsuite.judge.words import check_lines, escaped, lines_of
+from evalsuite.judge.scores import check_lines, escaped, lines_of
 from serve.answers import Reply
 from serve.batch import together
 

@@ -15,7 +15,7 @@ from core.rubrics import Rubric
 
 _HERE = __package__
 METHODS = {
-    **{name: f"{_HERE}.digits:{name}" for name in get_args(PromptMethod)},  # rankers are trained for these
+    **{name: f"{_HERE}.scores:{name}" for name in get_args(PromptMethod)},  # rankers are trained for these
     "json": f"{_HERE}.json_answers:by_json",
     "bands": f"{_HERE}.bands:by_bands",
     "tree": f"{_HERE}.tree:each",

@@ -15,7 +15,7 @@ from core.rubrics import Rubric
 from core.scales import NOT_APPLICABLE, OUTCOME, open_outcomes
 from evalsuite.judge.judge import Judge
 from evalsuite.judge.methods import Method
-from evalsuite.judge.words import check_joint, scored
+from evalsuite.judge.scores import check_answers, scored
 
 
 async def _each(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
@@ -83,7 +83,7 @@ def check_tree(rubric: Rubric) -> None:
 def check_once(rubric: Rubric) -> None:
     """Raise as `check_tree`, and for labels that no line of the answer could be recognised by."""
     check_tree(rubric)
-    check_joint(rubric, "tree_once")
+    check_answers(rubric, "tree_once")
 
 
 each = Method(_each, check=check_tree)

@@ -14,7 +14,7 @@ from core.records import Dialogue, HumanScore, Judgement, Turn
 from core.rubrics import load_rubric
 from data_prep.__main__ import app
 from data_prep.scores.human import read_scores
-from evalsuite.commands.verdicts import read_judgements
+from evalsuite.commands.agree import read_judgements
 
 
 def call(out: Path, *arguments: object) -> str:

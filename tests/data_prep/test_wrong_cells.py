@@ -17,7 +17,7 @@ from data_prep.scores import annotation
 from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_comparisons, read_scores
 from data_prep.scores.weights import read_weights
-from evalsuite.commands.verdicts import read_judgements
+from evalsuite.commands.agree import read_judgements
 from evalsuite.statistics.discrimination import read_ratings
 from tests.data_prep.test_dialogue_annotation import RUBRIC, dialogue
 from tests.files_of_rows import read_sheet, write_sheet

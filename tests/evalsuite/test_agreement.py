@@ -19,7 +19,7 @@ from core.records import Dialogue, HumanScore, Judgement, Turn
 from core.statistics.accuracy import FIGURES, KAPPA_FROM, jackknife
 from core.tables import Estimate, fmt
 from data_prep.scores.human import read_scores
-from evalsuite.commands.verdicts import read_judgements
+from evalsuite.commands.agree import read_judgements
 from evalsuite.statistics.agreement import RANK_FROM, agreement, agreement_tables
 from evalsuite.statistics.clusters import Clusters, cluster_key, clusters_of
 from tests.evalsuite.oracles import smoothed

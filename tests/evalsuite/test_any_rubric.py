@@ -16,9 +16,8 @@ from core.rubrics import Rubric, load_rubric
 from core.scales import NOT_APPLICABLE
 from core.specs import load_spec
 from evalsuite.environment import judged as rewarded
-from evalsuite.judge import words
 from evalsuite.judge.judge import Judge
-from evalsuite.judge.words import AROUND, read
+from evalsuite.judge.scores import AROUND, distribution, read
 from serve.answers import Reply
 from serve.client import ChatClient
 from tests.endpoint import Answer, echo
@@ -132,7 +131,7 @@ async def test_lines_and_lone_answers_are_held_and_read(tmp_path: Path) -> None:
 )
 def test_where_a_server_holds_to_no_form_lines_are_read_and_nothing_is_guessed(text: str, wanted: list[float] | None) -> None:
     rubric = RUBRICS["1-10"]
-    assert words.read(text, rubric, list(rubric.dimensions), "en") == wanted
+    assert read(text, rubric, list(rubric.dimensions), "en") == wanted
 
 
 @pytest.mark.parametrize(
@@ -147,7 +146,7 @@ def test_where_a_server_holds_to_no_form_lines_are_read_and_nothing_is_guessed(t
     ],
 )
 def test_a_lone_answer_needs_no_name(text: str, wanted: list[float] | None) -> None:
-    assert words.read(text, RUBRICS["yes or no"], ["blames"], "en") == wanted
+    assert read(text, RUBRICS["yes or no"], ["blames"], "en") == wanted
 
 
 def reply(text: str, *tokens: tuple[str, dict[str, float]]) -> Reply:
@@ -156,24 +155,24 @@ def reply(text: str, *tokens: tuple[str, dict[str, float]]) -> Reply:
 
 def test_probabilities_are_those_of_the_first_token_where_it_says_which_answer_it_begins() -> None:
     answers = RUBRICS["yes or no"].answers("asks", "en")
-    found, broken = words.distribution(reply("yes", ("yes", {"yes": 0.5, " Yes": 0.1, "no": 0.2, "I": 0.2})), answers)
+    found, broken = distribution(reply("yes", ("yes", {"yes": 0.5, " Yes": 0.1, "no": 0.2, "I": 0.2})), answers)
     assert found == pytest.approx({"0": 0.25, "1": 0.75}) and not broken
     levels = RUBRICS["levels"].answers("listens", "en")
     pieces = [("now", {"now": 0.6, "ne": 0.2, "of": 0.2}), (" and then", {" and then": 1.0})]
-    assert words.distribution(reply("now and then", *pieces), levels)[0] == pytest.approx({"0": 0.2, "1": 0.6, "3": 0.2})
+    assert distribution(reply("now and then", *pieces), levels)[0] == pytest.approx({"0": 0.2, "1": 0.6, "3": 0.2})
 
 
 def test_no_probabilities_are_made_of_a_token_that_begins_several_answers() -> None:
     to_ten = RUBRICS["1-10"].answers("warmth", "en")
-    assert words.distribution(reply("7", ("7", {"7": 0.6, "1": 0.4})), to_ten) == (None, False), "1, or the beginning of 10"
-    assert words.distribution(reply("7", ("7", {"7": 0.6, "8": 0.4})), to_ten)[0] is not None
+    assert distribution(reply("7", ("7", {"7": 0.6, "1": 0.4})), to_ten) == (None, False), "1, or the beginning of 10"
+    assert distribution(reply("7", ("7", {"7": 0.6, "8": 0.4})), to_ten)[0] is not None
     blames = RUBRICS["yes or no"].answers("blames", "en")
-    assert words.distribution(reply("no", ("no", {"no": 0.6, "n": 0.4})), blames) == (None, False), "no, or n/a"
-    assert words.distribution(reply("n/a", ("n", {"n": 0.6, "no": 0.4})), blames) == (None, False)
-    assert words.distribution(reply("no", ("yes", {"yes": 0.6, "no": 0.4})), blames) == (None, True), "of another text"
+    assert distribution(reply("no", ("no", {"no": 0.6, "n": 0.4})), blames) == (None, False), "no, or n/a"
+    assert distribution(reply("n/a", ("n", {"n": 0.6, "no": 0.4})), blames) == (None, False)
+    assert distribution(reply("no", ("yes", {"yes": 0.6, "no": 0.4})), blames) == (None, True), "of another text"
     chinese = RUBRICS["yes or no"].answers("asks", "zh")
-    assert words.distribution(reply("是", ("是", {"是": 0.6, "否": 0.4})), chinese)[0] == pytest.approx({"0": 0.4, "1": 0.6})
-    assert words.distribution(reply("是", ("是", {"是": 0.6, "\ufffd": 0.4})), chinese) == (None, False), "part of a character"
+    assert distribution(reply("是", ("是", {"是": 0.6, "否": 0.4})), chinese)[0] == pytest.approx({"0": 0.4, "1": 0.6})
+    assert distribution(reply("是", ("是", {"是": 0.6, "\ufffd": 0.4})), chinese) == (None, False), "part of a character"
 
 
 def test_a_pack_that_asks_for_digits_is_refused_for_other_answers() -> None:

@@ -29,7 +29,7 @@ from data_prep.responses import read_responses
 from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_dialogues, read_preferences
 from data_prep.scores.human import read_scores as read_gold
-from evalsuite.commands.verdicts import read_judgements
+from evalsuite.commands.agree import read_judgements
 from evalsuite.runs.config import load_config
 
 Read = Callable[[Path], object]

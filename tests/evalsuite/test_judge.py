@@ -15,9 +15,9 @@ from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Turn
 from core.rubrics import load_rubric
 from core.specs import load_spec
-from evalsuite.judge.digits import paper_score
 from evalsuite.judge.judge import CUT, LONGEST, Judge, expectation
 from evalsuite.judge.methods import METHODS, Method, method_of, methods
+from evalsuite.judge.scores import paper_score
 from serve.answers import choice_probabilities
 from tests.endpoint import Answer
 from tests.evalsuite.judging import Behave, ask_judge

@@ -24,8 +24,8 @@ from data_prep.scores.human import check_scale
 from data_prep.scores.rank_sft import cases
 from evalsuite.judge.bands import answer_regex as bands_regex
 from evalsuite.judge.bands import check_labels, read_bands
-from evalsuite.judge.digits import digits_regex
 from evalsuite.judge.json_answers import answer_regex, read_answer
+from evalsuite.judge.scores import digits_regex
 from evalsuite.papers.role_play import role_play_tables
 from evalsuite.report.charts import confusion_charts, distribution_charts
 from evalsuite.report.transcripts import transcripts

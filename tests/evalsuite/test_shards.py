@@ -18,7 +18,7 @@ import core.files
 from core.errors import UserError
 from core.files import CONFIGS, write_json, write_jsonl
 from core.records import Dialogue, Turn
-from evalsuite.commands.report import merge
+from evalsuite.commands.reports import merge
 from evalsuite.papers import esc_eval as esc_eval_prompts
 from evalsuite.papers.esc_eval import EscEval as Framework
 from evalsuite.papers.esc_eval import EscEvalConfig

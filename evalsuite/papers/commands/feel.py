@@ -19,6 +19,7 @@ from core.verbs import Verbs
 from core.yaml_files import read_yaml
 from data_prep.scores.human import gold_scores_of, read_dialogues, read_preferences
 from data_prep.scores.rank_sft import group_of
+from evalsuite.commands.agree import judgements_of
 from evalsuite.commands.options import (
     DialoguesOption,
     JsonOption,
@@ -28,7 +29,6 @@ from evalsuite.commands.options import (
     refuse,
 )
 from evalsuite.commands.output import deliver, exit_if_lost, plain, print_json, talk
-from evalsuite.commands.verdicts import judgements_of
 from evalsuite.papers import feel_ensemble as equations
 from evalsuite.papers.feel import Feel, load_feel_config
 from evalsuite.papers.feel import score as score_all

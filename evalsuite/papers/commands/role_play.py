@@ -16,9 +16,9 @@ from core.rubrics import load_rubric
 from core.tables import Table
 from data_prep.profiles import Profile
 from data_prep.scores.human import RubricCheck, read_comparisons, read_dialogues, read_preferences, read_scores
+from evalsuite.commands.agree import read_judgements
 from evalsuite.commands.options import AgainstOption, JsonOption, ModeOption, refuse, resolve
 from evalsuite.commands.output import deliver, exit_if_lost, plain, talk
-from evalsuite.commands.verdicts import read_judgements
 from evalsuite.papers.pairwise import TITLES, compare_seekers, pairs_of, pairwise_tables
 from evalsuite.papers.reported.against import against
 from evalsuite.papers.role_play import Field, read_field, role_play_tables, score_seekers
