@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import UserError, clean
-from core.files import check_unique, read_jsonl, validated, write_jsonl
+from core.files import check_unique, read_jsonl, write_jsonl
 from core.records import Dialogue, Judgement, Language, RoleCard
 from core.rubrics import Rubric
 from core.specs import ModelSpec
@@ -34,9 +34,8 @@ from evalsuite.runner.work import Outcome, problems_of
 from evalsuite.runs import shards
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.contents import chosen_set, sets_of
-from evalsuite.runs.dialogue_framework import DialogueFramework, RunIdentity
+from evalsuite.runs.dialogue_framework import DialogueFramework, RunIdentity, dialogue_framework, run_of
 from evalsuite.runs.folder import open_run
-from evalsuite.runs.framework import framework_of
 from evalsuite.runs.people import languages_with
 from evalsuite.statistics.leaderboard import Board, Score, Tally
 from evalsuite.statistics.paired import rank_text
@@ -259,7 +258,7 @@ def _simulation(
     config: dict[str, Any] = {"supporters": named_models(supporter, specs), "seeker": one_model("seeker", seeker, specs)}
     if judge is not None:
         config["judge"] = one_model("judge", judge, specs)
-    model = _framework(settings).config_model
+    model = dialogue_framework(settings).config_model
     played = "profiles" if "profiles" in model.model_fields else "cards"
     with ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory()))
@@ -314,18 +313,7 @@ def _resolved(config: _Settings, out: str | Path, settings: _Settings, specs: Ma
             raise UserError(f"{name}: only `esc-eval run` has it: leave it out")
         if name in config and name != "languages":
             raise UserError(f"{name}: give it by the function's own parameter, not as a setting")
-    framework = _framework(settings)
-    fields = validated(framework.config_model, {**config, "out": str(out), **settings}, "settings")
-    assert isinstance(fields, EvalConfig)
-    return framework(fields, given=specs)
-
-
-def _framework(settings: _Settings) -> type[DialogueFramework]:
-    name = str(settings.get("framework", EvalConfig.model_fields["framework"].default))
-    framework = framework_of(name)
-    if not issubclass(framework, DialogueFramework):
-        raise UserError(f"framework {name} holds no dialogues, so Python cannot run it: use `esc-eval paper {name}`")
-    return framework
+    return run_of({**config, "out": str(out), **settings}, specs)
 
 
 def _score_row(cell: Score) -> Mapping[str, Any]:

@@ -16,15 +16,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from core.errors import UserError
-from core.files import validated
 from core.grouping import exact_mean
 from core.records import Dialogue, Judgement, Message, Turn, dialogue_id
 from core.rubrics import Rubric
 from core.specs import ModelSpec, load_spec
 from evalsuite.dialogues.hold import FLOORS, ModelSide, Plan, Side, Utterance, hold, utterance, with_floor
-from evalsuite.runs.config import EvalConfig
-from evalsuite.runs.dialogue_framework import DialogueFramework
-from evalsuite.runs.framework import framework_of
+from evalsuite.runs.dialogue_framework import run_of
 from evalsuite.statistics.reply_length import mean_reply_length
 from serve.answers import Reply
 from serve.batch import together
@@ -154,17 +151,13 @@ class Environment:
 
     def __init__(self, settings: Mapping[str, Any], store: Path, brevity: Brevity | None = None) -> None:
         """`settings`: fields of a run's config (`seeker`, `judge`, `cards` …). `store`: SQLite file for their answers."""
-        framework = framework_of(str(settings.get("framework", EvalConfig.model_fields["framework"].default)))
-        assert issubclass(framework, DialogueFramework)
-        config = validated(framework.config_model, {**settings, "supporters": [POLICY]}, "settings")
-        assert isinstance(config, EvalConfig)
-        self.resolved = framework(config, given={POLICY: CallableSpec.of(POLICY, _nobody)})
+        self.resolved = run_of({**settings, "supporters": [POLICY]}, {POLICY: CallableSpec.of(POLICY, _nobody)})
         self.brevity = brevity or Brevity()
         self.plans = {plan.opening.person: plan for plan in self.resolved.plans()}
         self._store, self._checked, self._told = store, False, set[str]()
         self._models = [*self.resolved.models.seekers, self.resolved.models.judge]
         for spec in self._models:
-            if spec.endpoint.base_url is None and spec.name not in config.endpoints:
+            if spec.endpoint.base_url is None and spec.name not in self.resolved.config.endpoints:
                 raise UserError(f"model {spec.name}: no server is started for training: name one as {spec.name}@URL")
         self.resolved.judge_prompts  # noqa: B018  raises now if a prompt is missing
 

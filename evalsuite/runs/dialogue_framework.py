@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from pydantic import BaseModel
 
 from core.errors import UserError
-from core.files import check_unique, digest
+from core.files import check_unique, digest, validated
 from core.judge_prompts import check_pack, templates_of
 from core.languages import PAPER_LANGUAGES, fingerprint, tell, words
 from core.languages import file_of as language_file
@@ -203,11 +203,26 @@ def _replies(references: Sequence[str], models: RunModels) -> dict[Source, list[
     return {}
 
 
+def dialogue_framework(settings: Mapping[str, Any]) -> type[DialogueFramework]:
+    """The framework that fields of a config name. Raises `UserError` if it plays no dialogues."""
+    name = str(settings.get("framework", EvalConfig.model_fields["framework"].default))
+    framework = framework_of(name)
+    if not issubclass(framework, DialogueFramework):
+        raise UserError(f"framework {name} holds no dialogues: use `esc-eval paper {name}`")
+    return framework
+
+
+def run_of(settings: Mapping[str, Any], given: Mapping[str, ModelSpec]) -> DialogueFramework:
+    """A run with these fields of a config, and with models that a program hands over."""
+    framework = dialogue_framework(settings)
+    config = validated(framework.config_model, dict(settings), "settings")
+    assert isinstance(config, EvalConfig)
+    return framework(config, given=given)
+
+
 def resolve_config(config: EvalConfig) -> DialogueFramework:
     """The config as an instance of its framework."""
-    framework = framework_of(config.framework)
-    assert issubclass(framework, DialogueFramework), "`load_config` refuses others"
-    return framework(config)
+    return dialogue_framework({"framework": config.framework})(config)
 
 
 def gold_set(
