@@ -19,12 +19,10 @@ from evalsuite.report.charts import (
 )
 from evalsuite.report.report import ReportContent
 from evalsuite.statistics.agreement import agreement
-from evalsuite.statistics.breakdowns import by_category
-from evalsuite.statistics.dialogue_costs import model_uses, use_table
 from evalsuite.statistics.judges import calibration, calibration_table, confusion, confusion_tables
-from evalsuite.statistics.leaderboard import Tally, leaderboard, pairwise_differences
+from evalsuite.statistics.leaderboard import Tally, by_category, leaderboard, pairwise_differences
 from evalsuite.statistics.reply_length import length_table, replies_of
-from evalsuite.statistics.summary import AGREEMENT, distributions, terminations
+from evalsuite.statistics.summary import AGREEMENT, distributions, model_uses, terminations, use_table
 
 RUBRIC = load_rubric("esc_eval")
 SEEKER = {
@@ -204,7 +202,7 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
         *pairwise_differences(tally.boards),
         given,
         *by_category(tally, own_cards),
-        length_table(replies_of(dialogues, tally.contestants), RUBRIC),
+        length_table(replies_of(dialogues, tally.contestants)),
         *(Table(f"agreement_{code}", f"Agreement with gold, {code}", *figures_shown) for code in ("en", "zh")),
         *confusion_tables(matrices, {}),
         calibration_table(calibration(verdicts, gold), {}),

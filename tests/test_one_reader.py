@@ -34,7 +34,7 @@ OWN = {"parquet.read_table", "os.open"}  # of another kind
 ELSEWHERE = {
     "what another program prints": {"data_prep/published/stand_ins.py", "data_prep/published/comparison.py"},
     "what this process has just written": {
-        *("serve/checkpoints/model_card.py", "evalsuite/report/figures.py", "evalsuite/report/report.py"),
+        *("serve/checkpoints/model_card.py", "evalsuite/report/charts.py", "evalsuite/report/report.py"),
         *("evalsuite/report/transcripts.py", "evalsuite/runs/folder.py", "evalsuite/runs/contents.py"),
         *("evalsuite/runs/run_config.py", "core/tables.py"),
     },

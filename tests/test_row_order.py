@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from core.statistics import bootstrap
 from evalsuite.judge import surface
-from evalsuite.statistics import coefficients, components, reply_length
+from evalsuite.statistics import components, correlation, reply_length
 from tests.files_of_rows import read_sheet, write_all, write_sheet
 from tests.surface import APPS, VERBS
 
@@ -171,7 +171,7 @@ def test_figures_do_not_depend_on_the_order_of_rows(
     case: str, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "strftime", lambda *given: "now")  # when a report was made
-    for module in (bootstrap, coefficients, reply_length):  # what is drawn counts here, not how often
+    for module in (bootstrap, correlation, reply_length):  # what is drawn counts here, not how often
         monkeypatch.setattr(module, "RESAMPLES", 50)
     # Nothing that so few draws give may be kept for the tests after this one.
     monkeypatch.setattr(components, "_kept_off_zero", components._kept_off_zero.__wrapped__)

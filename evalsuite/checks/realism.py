@@ -26,7 +26,7 @@ from core.statistics.bootstrap import POINTS, SEED, SHARES, SMOOTHED, Floats, es
 from core.tables import Cell, Estimate, Table
 from data_prep.line_checks import knows, terms, units
 from evalsuite.checks.simulator import SECTION, cheerful, lines_of
-from evalsuite.statistics.clusters import card_of
+from evalsuite.statistics.contestants import card_of
 from evalsuite.statistics.paired import by_card
 from evalsuite.statistics.summary import scorer_of, seeker_of, short_names
 

@@ -22,7 +22,7 @@ from core.settings import Patterns, Settings
 from core.statistics.bootstrap import SMOOTHED
 from core.tables import Cell, Table
 from core.yaml_files import read_yaml
-from evalsuite.statistics.clusters import card_of
+from evalsuite.statistics.contestants import card_of
 from evalsuite.statistics.paired import share
 from evalsuite.statistics.summary import supporter_of
 

@@ -19,7 +19,7 @@ from core.statistics.bootstrap import SHARES, SMOOTHED
 from core.tables import Cell, Estimate, Table
 from data_prep.cards.heuristic import stated_age, stated_gender, statements
 from data_prep.line_checks import MACHINE, SUPPORTER, knows, phrase, searched, terms, units
-from evalsuite.statistics.clusters import card_of
+from evalsuite.statistics.contestants import card_of
 from evalsuite.statistics.paired import over_cards
 from evalsuite.statistics.summary import seeker_of, supporter_of
 

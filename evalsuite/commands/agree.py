@@ -29,12 +29,18 @@ from evalsuite.papers.reported.against import against
 from evalsuite.runs import shards
 from evalsuite.runs.contents import sets_of
 from evalsuite.statistics.agreement import item_of, judgements_in_order, refuse_doubled
-from evalsuite.statistics.clusters import DIALOGUE, Clusters, clusters_of
-from evalsuite.statistics.coefficients import LEVELS
-from evalsuite.statistics.correlation import PairBy, Pairing, SampleBy, alignment_tables, correlation_tables, correlations
+from evalsuite.statistics.contestants import DIALOGUE, Clusters, clusters_of, scores_of_judges, verdicts_of_people
+from evalsuite.statistics.correlation import (
+    LEVELS,
+    PairBy,
+    Pairing,
+    SampleBy,
+    alignment_tables,
+    correlation_tables,
+    correlations,
+)
 from evalsuite.statistics.judge_figures import JudgeSettings, judge_figures
 from evalsuite.statistics.judges import by_judge, gold_of
-from evalsuite.statistics.people import scores_of_judges, verdicts_of_people
 from evalsuite.statistics.summary import checked, scorer_of
 
 IN_VERDICTS = Reads(

@@ -12,7 +12,7 @@ from core.options import console
 from core.paths import IN_FOLDER
 from data_prep.publication import dataset_to_publish
 from evalsuite.commands.options import JudgedByOption, refuse
-from evalsuite.report.publication import report_to_publish, results_to_publish
+from evalsuite.report.exports import report_to_publish, results_to_publish
 from serve.checkpoints.model_card import adapter_to_publish
 
 

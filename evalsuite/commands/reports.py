@@ -37,20 +37,18 @@ from evalsuite.commands.options import (
 from evalsuite.commands.output import deliver_page, print_json, print_paths
 from evalsuite.papers.reported.against import against
 from evalsuite.report import content
-from evalsuite.report.board import board, by_people, people_scores
-from evalsuite.report.compare import comparison_sheet
+from evalsuite.report.board import board, by_people, comparison_sheet, people_scores
 from evalsuite.report.content import print_brief
+from evalsuite.report.exports import write_inspect_logs
 from evalsuite.report.gates import Gates
-from evalsuite.report.inspect_logs import write_inspect_logs
 from evalsuite.report.report import ReportContent, write_report
 from evalsuite.runs import shards
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.records import read_runs
 from evalsuite.statistics import comparison as comparisons
-from evalsuite.statistics.breakdowns import by_field
 from evalsuite.statistics.comparison import RunRecords
-from evalsuite.statistics.leaderboard import Tally
-from evalsuite.statistics.people import verdicts_of_people
+from evalsuite.statistics.contestants import verdicts_of_people
+from evalsuite.statistics.leaderboard import Tally, by_field
 from evalsuite.trust.powered_board import judge_and_people
 
 TAG_FILES = ("judgements.jsonl", "judges/*/judgements.jsonl")

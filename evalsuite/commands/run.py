@@ -283,7 +283,7 @@ def _finish(resolved: DialogueFramework, simulated: bool, outcomes: Sequence[Out
     Exit with code 1 if something is missing because a server failed or the budget was used up, which the same command asks for
     again, or if no verdict of a judge can be read.
     """
-    from evalsuite.statistics.clusters import repeats  # slow to import, so only with something to count
+    from evalsuite.statistics.contestants import repeats  # slow to import, so only with something to count
     from evalsuite.statistics.summary import cut_off, in_trouble
 
     floors = {spec.name for spec in resolved.models.supporters if spec.floor} if simulated else set()

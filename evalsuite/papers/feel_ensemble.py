@@ -29,7 +29,7 @@ from core.records import HumanScore, Judgement, Language, Name
 from core.settings import Settings
 from core.statistics.accuracy import spearman
 from core.tables import Cell, Estimate, Table
-from evalsuite.statistics.coefficients import Coefficient, figures
+from evalsuite.statistics.correlation import Coefficient, figures
 from evalsuite.statistics.summary import scorer_of
 
 ENSEMBLE = "feel"  # the ensemble's name as a judge

@@ -24,8 +24,7 @@ from core.statistics.accuracy import ratio
 from core.statistics.bootstrap import estimates, resampled_means
 from core.tables import Cell, Estimate, Table
 from evalsuite.papers.feel_ensemble import FEEL
-from evalsuite.statistics.coefficients import coefficients
-from evalsuite.statistics.correlation import Pairing, known_dialogue
+from evalsuite.statistics.correlation import Pairing, coefficients, known_dialogue
 from evalsuite.statistics.summary import scorer_of
 
 FIGURES = ("spearman", "kendall", "rmse", "mae")

@@ -37,7 +37,7 @@ from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.framework import ScoredRun
 from evalsuite.runs.models import RunModels
 from evalsuite.runs.run_config import hashed
-from evalsuite.statistics.clusters import card_of
+from evalsuite.statistics.contestants import card_of
 from evalsuite.statistics.paired import over_cards
 from evalsuite.statistics.summary import SCORES, supporter_of
 

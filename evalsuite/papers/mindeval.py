@@ -36,7 +36,7 @@ from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.framework import ScoredRun
 from evalsuite.runs.models import Role, RunModels, drawn_as
 from evalsuite.runs.run_config import hashed
-from evalsuite.statistics.clusters import card_of
+from evalsuite.statistics.contestants import card_of
 from evalsuite.statistics.paired import one_sided_clusters, over_cards
 from evalsuite.statistics.summary import SCORES, supporter_of
 

@@ -28,7 +28,7 @@ from evalsuite.runs.dialogue_framework import RunIdentity
 from evalsuite.runs.folder import Run
 from evalsuite.runs.people import read_people
 from evalsuite.runs.run_config import hashed
-from evalsuite.statistics.clusters import card_of
+from evalsuite.statistics.contestants import card_of
 from evalsuite.statistics.leaderboard import ends
 from evalsuite.statistics.paired import over_cards
 from evalsuite.statistics.summary import AVERAGE, checked, dimension_label, languages_of, scorer_of, seeker_of

@@ -41,7 +41,7 @@ from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.framework import Alarm, ScoredRun
 from evalsuite.runs.people import read_people
-from evalsuite.statistics.clusters import card_of
+from evalsuite.statistics.contestants import card_of
 from evalsuite.statistics.paired import over_cards
 from evalsuite.statistics.summary import SCORES, Scorer, dimension_label, scorer_of, supporter_of
 from serve.answers import Reply

@@ -21,8 +21,7 @@ from evalsuite.checks import risk, simulator
 from evalsuite.checks.shared_bases import alike, bases
 from evalsuite.report import charts
 from evalsuite.report.charts import along
-from evalsuite.report.log_wandb import log_report
-from evalsuite.report.report import PLUMBING, UNSCORED, ReportContent, write_report
+from evalsuite.report.report import PLUMBING, UNSCORED, ReportContent, log_report, write_report
 from evalsuite.runner.work import Outcome
 from evalsuite.runs.contents import JudgementSet, sets_of
 from evalsuite.runs.folder import Run, looks_of, made_with, prices_in
@@ -30,34 +29,37 @@ from evalsuite.runs.framework import ScoredRun, entries, framework_of, framework
 from evalsuite.runs.people import read_people
 from evalsuite.runs.run_config import Judged, RunConfig
 from evalsuite.runs.texts import prompt_texts
-from evalsuite.statistics import dialogue_costs, discrimination
-from evalsuite.statistics.agreement import agreement_tables, in_steps, judgements_in_order, noted, step_notes
-from evalsuite.statistics.breakdowns import by_category
-from evalsuite.statistics.clusters import cards_of, clusters_of, distinct, repeats, users_of
-from evalsuite.statistics.dialogue_costs import ModelUse, model_uses, use_table
-from evalsuite.statistics.judge_figures import JudgeSettings, judge_figures
+from evalsuite.statistics import discrimination
+from evalsuite.statistics.agreement import judgements_in_order
+from evalsuite.statistics.components import Looks
+from evalsuite.statistics.contestants import cards_of, clusters_of, distinct, repeats, users_of
+from evalsuite.statistics.judge_figures import SYNTHETIC_NOTE, JudgeSettings, judge_figures
 from evalsuite.statistics.judges import (
+    Bin,
+    Confusion,
     between_judges,
     by_judge,
-    calibration,
     calibration_table,
-    confusion,
-    confusion_tables,
     gold_of,
 )
-from evalsuite.statistics.leaderboard import Tally, leaderboard, pairwise_differences, saturation
-from evalsuite.statistics.looks import Looks
+from evalsuite.statistics.leaderboard import Tally, by_category, leaderboard, pairwise_differences, saturation
 from evalsuite.statistics.reply_length import length_table, replies_of
 from evalsuite.statistics.summary import (
     AVERAGE,
     COSTS,
     TROUBLE,
+    ModelUse,
+    cost_table,
     cut_off,
+    dialogue_costs,
+    dimension_label,
     distributions,
     failed_calls,
     in_trouble,
+    model_uses,
     supporter_of,
     terminations,
+    use_table,
 )
 from serve.batch import rare_collections
 from serve.dialect import report_of
@@ -162,7 +164,7 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
     framework, name = framework_of_run(records), records.framework
     of_framework = list(framework.tables(records)) if framework else []
     risky = risk.find(dialogues)
-    dialogue_means = dialogue_costs.dialogue_costs(dialogues, used, timing)
+    dialogue_means = dialogue_costs(dialogues, used, timing)
     failed = failed_calls(run.failures())
     files = {judge.judge: judge.folder / "agreement.json" for judge in judges}
     agreements = {judge: read_object(file, file.name)["agreement"] for judge, file in files.items() if file.exists()}
@@ -200,13 +202,13 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
             *gold_tables,
             scores_given,
             *by_category(once, cards),
-            *([length_table(replies, rubric)] if replies else []),
+            *([length_table(replies)] if replies else []),
             endings,
             *([failed] if failed else []),
             risk.table(dialogues, risky),  # the turns are in the transcripts, behind content warnings
             *([simulator.audit_table(audited)] if audited else []),
             *([use_table(uses)] if uses else []),
-            *([dialogue_costs.table(dialogue_means)] if dialogue_means else []),
+            *([cost_table(dialogue_means)] if dialogue_means else []),
             *(table for table in of_framework if table.section == COSTS),
             *along_tables,
         ],
@@ -272,27 +274,27 @@ def _gold(
 ) -> tuple[list[Table], list[charts.Chart]]:
     """The judges' agreement with the gold set; several judges are compared and tested against each other."""
     rubric, mode = scored.rubric, scored.mode
-    note = "synthetic gold, scores hold by construction" if synthetic else ""
-    labels = {key: dimension.label.get("en", key) for key, dimension in rubric.dimensions.items()}
     gold = [judgement for judge in judges for judgement in judge.records("gold_judgements.jsonl")]
+    if not gold:
+        return [], []
     judgements = judgements_in_order(gold, rubric)
     scores = gold_of(judgements, _records(run.folder / "gold_scores.jsonl", HumanScore))
     clusters = clusters_of(_records(run.folder / "gold_dialogues.jsonl", Dialogue))
-    if len(agreements) > 1:
-        _, of_judges = judge_figures(by_judge(judgements), scores, JudgeSettings(mode, rubric, clusters=clusters))
-        keys = file_keys(agreements)
-        of_all = (
-            charts.agreement_charts(a, rubric, mode, synthetic, who, f"agreement_{keys[who]}") for who, a in agreements.items()
-        )
-        return [*chain.from_iterable(of_judges)], [*chain.from_iterable(of_all)]
-    agreement = next(iter(agreements.values()), {})
-    matrices = confusion(judgements, scores, rubric.scales)
-    bins = calibration(*in_steps(judgements, scores, rubric), clusters)
-    tables = noted(agreement_tables(agreement, mode, labels, note), step_notes(rubric))
-    tables += confusion_tables(matrices, labels, note, rubric=rubric)
-    tables += [calibration_table(bins, labels, note)] if bins else []
-    drawn = charts.agreement_charts(agreement, rubric, mode, synthetic), charts.confusion_charts(matrices, rubric, synthetic)
-    return tables, [*chain(*drawn), *charts.calibration_charts(bins, synthetic)]
+    figures, tables = judge_figures(by_judge(judgements), scores, JudgeSettings(mode, rubric, clusters=clusters))
+    several, keys = len(figures["judges"]) > 1, file_keys(agreements)
+    drawn: list[charts.Chart] = []
+    for who, agreement in agreements.items():
+        named = (who, f"agreement_{keys[who]}") if several else ()
+        drawn += charts.agreement_charts(agreement, rubric, mode, synthetic, *named)
+    if several:
+        return [*chain.from_iterable(tables)], drawn
+    (judge,) = figures["judges"].values()
+    matrices = {code: {name: Confusion(**m) for name, m in judge["confusion"][code].items()} for code in judge["confusion"]}
+    bins = [Bin(**part) for part in judge["calibration"]]
+    labels = {key: dimension_label(rubric, key) for key in rubric.dimensions}
+    calibrated = [calibration_table(bins, labels, SYNTHETIC_NOTE * figures["synthetic_gold"])] if bins else []
+    drawn += [*charts.confusion_charts(matrices, rubric, synthetic), *charts.calibration_charts(bins, synthetic)]
+    return [*tables.judges, *tables.counts, *calibrated], drawn
 
 
 def _asked(run: Run, judges: Sequence[JudgementSet]) -> Iterator[tuple[str, str]]:

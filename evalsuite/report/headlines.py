@@ -9,9 +9,8 @@ from core.records import Dialogue, Judgement, Language, Termination
 from core.statistics.bootstrap import LEVEL
 from core.tables import Estimate, fmt
 from evalsuite.report.charts import Agreement
-from evalsuite.statistics.clusters import DIALOGUE
 from evalsuite.statistics.components import FEWEST_PLANNED
-from evalsuite.statistics.contestants import Contestant
+from evalsuite.statistics.contestants import DIALOGUE, Contestant
 from evalsuite.statistics.leaderboard import Board
 from evalsuite.statistics.paired import Difference
 from evalsuite.statistics.summary import AVERAGE, MISSING, broken, languages_of, missing, short_names

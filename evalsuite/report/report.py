@@ -1,8 +1,9 @@
 """The report of a run: report.html (one self-contained file), report.json (the same as data), report.md, and tables/*.csv."""
 
+import os
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,16 +13,25 @@ import orjson
 import yaml
 from pydantic import BaseModel
 
-from core.errors import clean
-from core.files import write_json_of, write_jsonl, write_text
+from core.errors import clean, need_modules
+from core.files import digest, write_json_of, write_jsonl, write_text
 from core.grouping import group_by
 from core.languages import name_of
 from core.records import RoleCard
-from core.tables import Table, escape_markdown, to_markdown, write_csv
-from evalsuite.report.charts import SYNTHETIC_GOLD, Agreement, Chart
-from evalsuite.report.forest import Forest, board_forest, difference_forests, dimension_forest, language_forests
+from core.tables import Table, escape_markdown, spread, to_markdown, write_csv
+from core.third_party import offline_without_key
+from evalsuite.report.charts import SYNTHETIC_GOLD, Agreement, Chart, coloured
 from evalsuite.report.headlines import agreeing, answer, belief, counted, unbeaten, unread
-from evalsuite.report.sheet import markdown_head, markdown_texts, rendered
+from evalsuite.report.sheet import (
+    Forest,
+    board_forest,
+    difference_forests,
+    dimension_forest,
+    language_forests,
+    markdown_head,
+    markdown_texts,
+    rendered,
+)
 from evalsuite.report.transcripts import Risks, beside, transcripts
 from evalsuite.runs.framework import Alarm
 from evalsuite.runs.texts import TextDiff
@@ -257,3 +267,40 @@ def _markdown(content: ReportContent) -> str:
         # Indented rather than fenced: no line of the configuration can end the block.
         parts += ["", *("    " + line for line in _config_text(content).splitlines())]
     return "\n".join(parts) + "\n"
+
+
+def log_report(run: Path, content: ReportContent, say: Callable[[str], None]) -> None:
+    """Log a report's tables, charts, summary figures and configuration as one wandb run; files go to RUN/wandb.
+
+    Logging a run folder again goes on in the same wandb run. Raises `UserError` when wandb is not installed.
+    """
+    need_modules("wandb", purpose="logging to wandb")
+    offline_without_key(say)
+    import wandb
+    from plotly.graph_objects import Figure
+
+    session = wandb.init(
+        project=os.environ.get("WANDB_PROJECT", "esc-eval"),
+        name=content.title,
+        id=digest([str(run.absolute()), dict(content.config)], 12),
+        resume="allow",
+        dir=str(run),
+        config={**content.config, "mode": content.mode, "framework": content.framework},
+        notes="\n".join([*content.findings, *content.cautions]),
+        # wandb's own metadata holds the command line, in which a URL may carry credentials.
+        settings=wandb.Settings(silent=True, x_disable_meta=True),
+    )
+    try:
+        logged: dict[str, Any] = {}
+        for table in content.tables:
+            columns, *rows = ([clean(cell) if isinstance(cell, str) else cell for cell in row] for row in spread(table))
+            logged[f"tables/{table.key}"] = wandb.Table(columns=columns, data=rows, allow_mixed_types=True)
+        for chart in content.charts:
+            title = {"text": f"{chart.title}<br><sub>{chart.caption}</sub>"}
+            logged[f"charts/{chart.key}"] = wandb.Plotly(Figure(coloured(chart.figure)).update_layout(title=title))
+        session.log(logged)
+        for cell in content.tally.scores:
+            session.summary[f"score/{cell.language}/{cell.scorer.name}/{cell.supporter}/{cell.dimension}"] = cell.estimate.mean
+    finally:
+        session.finish()
+    say(f"wandb: {session.dir}")

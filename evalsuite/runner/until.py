@@ -8,8 +8,8 @@ from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
 from evalsuite.runner.work import Outcome
 from evalsuite.runs.dialogue_framework import DialogueFramework
+from evalsuite.statistics.components import Looks
 from evalsuite.statistics.leaderboard import Tally
-from evalsuite.statistics.looks import Looks
 
 
 def planned(resolved: DialogueFramework) -> tuple[Looks, list[int]]:

@@ -155,7 +155,7 @@ class JudgementSet:
     ) -> None:
         """Write the judge's agreement with the gold set."""
         from evalsuite.statistics.agreement import agreement, in_steps  # a run that claims its folder loads no statistics
-        from evalsuite.statistics.clusters import clusters_of
+        from evalsuite.statistics.contestants import clusters_of
 
         agreed = agreement(*in_steps(verdicts, scores, rubric), clusters_of(dialogues))
         write_json(self.folder / "agreement.json", {"agreement": agreed})

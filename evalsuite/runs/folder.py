@@ -34,7 +34,7 @@ from serve.failures import FailedCall
 from serve.store import CallStore
 
 if TYPE_CHECKING:
-    from evalsuite.statistics.looks import Looks
+    from evalsuite.statistics.components import Looks
 
 USED = TypeAdapter(Used)  # usage.json
 LOOKS = "looks.json"
@@ -227,7 +227,7 @@ class Run:
 
 def looks_of(folder: Path) -> tuple[Looks | None, list[int]]:
     """The planned looks at a run (None: one, at its end), and the numbers of cards at which looks were taken."""
-    from evalsuite.statistics.looks import Looks  # a run loads no statistics before it has scores
+    from evalsuite.statistics.components import Looks  # a run loads no statistics before it has scores
 
     path = folder / LOOKS
     kept = validated(_Kept, read_object(path, "looks at a run"), path) if path.exists() else _Kept()

@@ -15,8 +15,8 @@ from evalsuite.runs import shards
 from evalsuite.runs.contents import VERDICTS, as_of, chosen_set
 from evalsuite.runs.folder import looks_of
 from evalsuite.runs.people import read_people
-from evalsuite.statistics.clusters import card_of, cards_of
 from evalsuite.statistics.comparison import RunRecords
+from evalsuite.statistics.contestants import card_of, cards_of
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import languages_of, supporter_of
 

@@ -40,7 +40,7 @@ from core.statistics.bootstrap import SEED, SHARES, SMOOTHED, Floats, estimate, 
 from core.statistics.inference import cluster_error, contributions
 from core.tables import Cell, Estimate, Table, per_cent
 from data_prep.scores.human import item_order
-from evalsuite.statistics.clusters import DIALOGUES, Clusters
+from evalsuite.statistics.contestants import DIALOGUES, Clusters
 from evalsuite.statistics.summary import AGREEMENT, AVERAGE, scorer_of
 
 Item = tuple[str, str, int | None]  # dialogue id, dimension, turn (None: the dialogue as a whole)

@@ -14,8 +14,7 @@ from core.settings import differing_leaves
 from core.statistics.bootstrap import LEVEL
 from core.tables import Cell, Table
 from evalsuite.statistics import paired
-from evalsuite.statistics.clusters import row_key
-from evalsuite.statistics.contestants import POOLED, Contestant, contestants_of, design_of, pooled, stack
+from evalsuite.statistics.contestants import POOLED, Contestant, contestants_of, design_of, pooled, row_key, stack
 from evalsuite.statistics.leaderboard import FAMILIES, Score, cells_of, family, score_cells, score_notes
 from evalsuite.statistics.paired import Difference
 from evalsuite.statistics.summary import SCORES, checked, dimension_at, dimension_label, languages_of, scorer_of

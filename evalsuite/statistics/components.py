@@ -8,20 +8,24 @@ counts. statsmodels' MixedLM fits the same model, but as a single group of all s
 9,170 dialogues that takes 670 MB and hours. It is the oracle of the tests.
 """
 
+from __future__ import annotations
+
+import math
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaincinv, nctdtr, ndtri, stdtrit
+from scipy.special import gammaincinv, nctdtr, ndtr, ndtri, stdtrit
 
 from core.grouping import group_by
 from core.statistics.accuracy import jackknife_error
-from core.statistics.bootstrap import POINTS, Floats, gap_levels, smoothed_means
+from core.statistics.bootstrap import LEVEL, POINTS, Floats, gap_levels, smoothed_means
+from core.statistics.inference import ALPHA
 
 FACETS = ("supporter", "card", "seeker", "judge")
 DRAW = "draw"
@@ -301,3 +305,55 @@ def least_shown(variance: float, cards: int, alpha: float, power: float, degrees
     points = np.arange(1, 10_001) / 100
     place = bisect_left(points, power, key=lambda point: shown_with(float(point), variance, cards, alpha, degrees))
     return float(points[place]) if place < len(points) else None
+
+
+# --- looks at a run that goes on until its differences are decided --------------------------------------------------------
+
+
+GROWTH = 1.5  # ratio of the cards of a look to those of the previous one
+_REACH, _STEPS = 8.0, 8001  # the grid of the statistic: range in final standard errors, and points
+
+
+@dataclass(frozen=True)
+class Looks:
+    """The numbers of cards, over all languages, at which a run is looked at; the last is all cards."""
+
+    cards: tuple[int, ...]
+
+    @classmethod
+    def plan(cls, available: Sequence[int]) -> tuple[Looks, list[int]]:
+        """The looks for the `available` cards of each language, and the limit of cards per language at each look. The first has
+        `FEWEST_PLANNED` cards, below which nothing is decided; each later one has `GROWTH` times the cards per language."""
+        maximum = max(available)
+        limit = next((n for n in range(1, maximum) if sum(min(n, own) for own in available) >= FEWEST_PLANNED), maximum)
+        limits = [limit]
+        while limits[-1] < maximum:
+            limits.append(min(math.ceil(limits[-1] * GROWTH), maximum))
+        return cls(tuple(sum(min(n, own) for own in available) for n in limits)), limits
+
+    @cached_property
+    def levels(self) -> list[float]:
+        """The level of tests and intervals at each look: 1 minus the error rate of a single test.
+
+        With B a Brownian motion and t the share of the cards, P(|B(t)| / √t exceeds the bound of this look, but of no earlier
+        one) is 5 % of the share of new cards. The density of B within all bounds is carried from look to look on a grid.
+        """
+        shares = np.array(self.cards) / self.cards[-1]
+        grid = np.linspace(-_REACH, _REACH, _STEPS)
+        step, levels = grid[1] - grid[0], []
+        density, before = np.zeros(_STEPS), 0.0
+        for share in shares:
+            spread = np.sqrt(share - before)
+            moved = np.exp(-((grid / spread) ** 2) / 2) / (spread * np.sqrt(2 * np.pi))
+            density = np.convolve(density, moved, "same") * step if before else moved
+            tails = (np.cumsum(density[::-1])[::-1] - density / 2) * step * 2  # beyond a point, on both sides
+            upper = slice(_STEPS // 2, None)
+            bound = float(np.interp(-ALPHA * (share - before), -tails[upper], grid[upper]))
+            density[np.abs(grid) > bound] = 0
+            levels.append(1 - 2 * float(ndtr(-bound / np.sqrt(share))))
+            before = share
+        return levels
+
+    def level_at(self, cards: int) -> float:
+        """The level at the look that so many cards belong to."""
+        return next((level for limit, level in zip(self.cards, self.levels, strict=True) if cards <= limit), LEVEL)

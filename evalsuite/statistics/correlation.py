@@ -10,25 +10,37 @@
 - Without dialogues a unit is a dialogue id, and no sample has several systems.
 - A coefficient is undefined (None, never 0) for fewer than two units and if either side is constant.
 - Intervals: 95 %, percentile bootstrap over samples, which are drawn whole. Undefined resamples are left out and counted.
+- Coefficients are computed for many selections of whole samples at once (a single one, all once, a resample): calling scipy for
+  each of a hundred thousand would take a millisecond.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from core.errors import UserError
 from core.grouping import comparable, exact_mean, group_by, means_by
 from core.records import Dialogue, HumanScore, Judgement, Language
 from core.rubrics import Rubric
-from core.statistics.bootstrap import RESAMPLES
+from core.statistics.accuracy import ratio
+from core.statistics.bootstrap import RESAMPLES, SEED, Floats, estimate, resampled_means
 from core.tables import DASH, Cell, Estimate, Table, file_keys
-from evalsuite.statistics.coefficients import COEFFICIENTS, LEVELS, Coefficient, Level, figures
 from evalsuite.statistics.summary import AVERAGE, Scorer, scorer_of, supporter_of
 
+CORRELATION = "Correlation"  # heading of the report
+STRATEGY = "strategy"  # key of a judgement's condition: the prompting strategy
+INTERVALS = f"Intervals: 95 %, percentile bootstrap over samples, {RESAMPLES:,} resamples."
+Level = Literal["sample", "dataset"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+Coefficient = Literal["spearman", "pearson", "kendall"]
+COEFFICIENTS: tuple[Coefficient, ...] = get_args(Coefficient)
+_BATCH = 200  # selections at a time: bounds memory at 8,500 pairs
+_FEW = 1000  # distinct pairs up to which Kendall's tau for all selections at once is faster than scipy
 PairBy = Literal["dialogue", "system"]
 SampleBy = Literal["card", "source"]
 
@@ -41,7 +53,6 @@ class Unit(NamedTuple):
     dialogue: str
 
 
-Names = dict[str, Callable[["Correlation"], str]]  # heading → the cell of a correlation
 Values = dict[str, dict[Unit, float]]  # dimension → unit → score
 PlaceOf = Callable[[Judgement | HumanScore], tuple[Language, Unit]]
 Side = tuple[Language, Scorer, str]  # a judge on one rubric in one language
@@ -72,8 +83,7 @@ class Correlation:
 
     `estimate.n` counts the samples in which it is defined (sample level) or units (dataset level), `pairs` the units with both
     scores, `samples` their samples, `undefined` samples and `left_out` resamples without a coefficient, and `unread` the
-    verdicts on the dimension without a usable score.
-    """
+    verdicts on the dimension without a usable score."""
 
     language: Language
     scorer: Scorer
@@ -104,9 +114,8 @@ def correlations(
     verdict.
 
     A judgement's condition `supporter`, if it has one, names the system. Without `dialogues`, the language is the record's own,
-    and `pairing` must be by dialogue. `rubrics`, by name, give the scales of dimensions where these differ.
-    Raises `UserError` for scores of unknown dialogues, and if no judge shares a unit with people.
-    """
+    and `pairing` must be by dialogue. `rubrics`, by name, give the scales of dimensions where these differ. Raises `UserError`
+    for scores of unknown dialogues, and if no judge shares a unit with people."""
     by_id = None if dialogues is None else {dialogue.id: dialogue for dialogue in dialogues}
 
     def place_of(record: Judgement | HumanScore) -> tuple[Language, Unit]:
@@ -139,18 +148,15 @@ def correlations(
                 place = np.unique([unit.sample for unit in units], return_inverse=True)[1]
                 identity = (language, scorer, rubric, dimension, gold_rubric, gold_dimension)
                 for level in levels:
-                    for name, (estimate, undefined, left_out) in figures(x, y, place, level).items():
+                    for name, (measured, undefined, left_out) in figures(x, y, place, level).items():
                         counts = len(x), len(set(place.tolist())), undefined, left_out, unread[*identity[:4]]
-                        result.append(Correlation(*identity, level, name, estimate, *counts))
+                        result.append(Correlation(*identity, level, name, measured, *counts))
     if omissions and not result:
         raise UserError(omissions[0])
     with_verdict = {(language, unit) for (language, *_), verdicts in judged.items() for unit in _units(verdicts)}
     if partnerless := sum(place_of(score) not in with_verdict for score in gold):
         omissions.append(f"{partnerless} of {len(gold)} gold scores, which no judge has a verdict for")
     return result, omissions
-
-
-# --- both sides -----------------------------------------------------------------------------------------------------------
 
 
 def known_dialogue(dialogues: Mapping[str, Dialogue], id: str, where: str) -> Dialogue:
@@ -226,11 +232,6 @@ def _nothing_shared(scorer: Scorer, language: str, verdicts: Values, golden: Map
 # --- as tables (ESC-Eval, tables 3 and 13 to 15; EmoHarbor, table 1) --------------------------------------------------------
 
 
-CORRELATION = "Correlation"  # heading of the report
-STRATEGY = "strategy"  # key of a judgement's condition: the prompting strategy
-INTERVALS = f"Intervals: 95 %, percentile bootstrap over samples, {RESAMPLES:,} resamples."
-
-
 def correlation_tables(correlations: Sequence[Correlation]) -> Iterator[Table]:
     """Per language and human rubric: `correlation_sample_COEFFICIENT_…` (tables 3, 13 and 14 of the paper) and
     `correlation_dataset_…` (table 15), × 100 as printed. Sample-level tables without any figure become a note below the
@@ -262,31 +263,34 @@ def alignment_tables(correlations: Sequence[Correlation]) -> Iterator[Table]:
     shared = [figure for figure in correlations if figure.dimension == figure.gold_dimension]
     pearson = [figure for figure in shared if (figure.level, figure.coefficient) == ("dataset", "pearson")]
     for (language, rubric), part in group_by(pearson, lambda figure: (figure.language, figure.gold_rubric)).items():
-        names: Names = {"judge": lambda figure: figure.scorer.without(STRATEGY).name}
-        names[STRATEGY] = lambda figure: dict(figure.scorer.condition).get(STRATEGY, DASH)
         note = f"Each dimension with people's scores of the same one on rubric {rubric}, over all dialogues at once."
         title = f"Judges against people, Pearson × 100, {language}"
+        strategies = [
+            {"judge": figure.scorer.without(STRATEGY).name, STRATEGY: dict(figure.scorer.condition).get(STRATEGY, DASH)}
+            for figure in part
+        ]
         notes = [f"{note} {INTERVALS} A dash: undefined."]
-        yield Table.of(f"alignment_{language}_{rubric}", title, _crossed(part, names), notes, CORRELATION)
+        yield Table.of(f"alignment_{language}_{rubric}", title, _crossed(part, strategies), notes, CORRELATION)
 
 
 def _table(key: str, title: str, part: Sequence[Correlation], notes: Iterable[str]) -> Table:
-    names: Names = {"judge": lambda figure: figure.scorer.name}
-    if len({figure.rubric for figure in part}) > 1:
-        names["rubric"] = lambda figure: figure.rubric
-    names["dimension"] = lambda figure: figure.dimension
-    if part[0].level == "dataset":
-        names["coefficient"] = lambda figure: figure.coefficient
+    several = len({figure.rubric for figure in part}) > 1
+    names = [
+        {"judge": figure.scorer.name}
+        | ({"rubric": figure.rubric} if several else {})
+        | {"dimension": figure.dimension}
+        | ({"coefficient": figure.coefficient} if figure.level == "dataset" else {})
+        for figure in part
+    ]
     return Table.of(key, title, _crossed(part, names), (*notes, *_notes(part)), CORRELATION)
 
 
-def _crossed(part: Sequence[Correlation], names: Names) -> list[dict[str, Cell]]:
-    """A row per judge, rubric and `names`, with people's dimensions as columns: coefficients × 100."""
-    heads = list(dict.fromkeys(figure.gold_dimension for figure in part))
+def _crossed(part: Sequence[Correlation], names: Sequence[Mapping[str, str]]) -> list[dict[str, Cell]]:
+    """A row per judge, rubric and `names` (of each figure), with people's dimensions as columns: coefficients × 100."""
+    heads: dict[str, Cell] = dict.fromkeys(figure.gold_dimension for figure in part)
     rows: dict[tuple[object, ...], dict[str, Cell]] = {}
-    for figure in part:
-        labels = {head: name(figure) for head, name in names.items()}
-        row = rows.setdefault((figure.scorer, figure.rubric, *labels.values()), {**labels, **dict.fromkeys(heads)})
+    for figure, labels in zip(part, names, strict=True):
+        row = rows.setdefault((figure.scorer, figure.rubric, *labels.values()), {**labels, **heads})
         row[figure.gold_dimension] = figure.estimate.times(100)
     return list(rows.values())
 
@@ -300,3 +304,95 @@ def _notes(part: Sequence[Correlation]) -> Iterator[str]:
         yield f"Undefined resamples are left out: up to {worst:,} for one figure."
     if lost := max(figure.unread for figure in part):
         yield f"Verdicts without a score are left out: up to {lost:,} for one row."
+
+
+# --- coefficients over many selections of pairs at once -------------------------------------------------------------------
+
+
+def figures(x: Floats, y: Floats, place: NDArray[np.intp], level: Level) -> dict[Coefficient, tuple[Estimate, int, int]]:
+    """{coefficient: (estimate, undefined samples, resamples left out)} of pairs `x`, `y` [n] with `place` [n], each pair's
+    sample as an index from 0. There is no interval for a single sample, nor when every resample is undefined."""
+    size = int(place.max()) + 1 if len(place) else 0
+    if level == "sample":
+        within = np.full((size, len(COEFFICIENTS)), np.nan)
+        several = np.flatnonzero(np.bincount(place, minlength=size) > 1)
+        singles = np.zeros((len(several), size))
+        singles[np.arange(len(several)), several] = 1
+        within[several] = coefficients(x, y, place, singles)
+        defined = ~np.isnan(within)
+        filled, rows = np.where(defined, within, 0.0), defined.sum(axis=0)
+        points = ratio(filled.sum(axis=0), rows.astype(np.float64))
+        ns, undefined = rows, size - rows
+    else:
+        points = coefficients(x, y, place, np.ones((1, size)))[0]
+        ns, undefined, rows = (np.full(len(COEFFICIENTS), number) for number in (len(x), 0, size))
+    drawn = (rows > 1) & ~np.isnan(points)
+    draws = np.full((0, len(COEFFICIENTS)), np.nan)
+    if drawn.any():
+        if level == "sample":
+            draws = resampled_means(filled, defined.astype(float))
+        else:  # of the samples, each with all its pairs
+            times = np.random.default_rng(SEED).multinomial(size, np.full(size, 1 / size), RESAMPLES)
+            draws = coefficients(x, y, place, times.astype(np.float64))
+    left_out = np.where(drawn, np.isnan(draws).sum(axis=0), 0)
+    cells = (estimate(points[i], draws[:, i], int(ns[i]), int(rows[i])) for i in range(len(COEFFICIENTS)))
+    return dict(zip(COEFFICIENTS, zip(cells, undefined.tolist(), left_out.tolist(), strict=True), strict=True))
+
+
+def coefficients(x: Floats, y: Floats, place: NDArray[np.intp], weights: Floats) -> Floats:
+    """[selections, 3]: the three coefficients, −1 to 1, NaN where undefined (fewer than two pairs, or a constant side), of
+    pairs `x`, `y` [n] with `place` [n], their groups as indices from 0. `weights` [selections, groups] are whole numbers: how
+    often a selection contains a group."""
+    result = np.full((len(weights), len(COEFFICIENTS)), np.nan)
+    if not len(x):
+        return result
+    # Equal pairs are merged into one weighted pair: ratings take few distinct values, however many dialogues there are.
+    pairs, which = np.unique(np.stack([x, y], axis=1), axis=0, return_inverse=True)
+    which = which.reshape(-1)  # some versions of numpy keep the axis
+    order = np.argsort(which, kind="stable")
+    starts = np.searchsorted(which[order], np.arange(len(pairs)))
+    for start in range(0, len(weights), _BATCH):
+        batch = weights[start : start + _BATCH]
+        counts = np.add.reduceat(batch[:, place[order]], starts, axis=1)  # [batch, distinct pairs]
+        used = counts.any(axis=0)
+        if used.any():
+            with np.errstate(all="ignore"):  # undefined coefficients come out as NaN
+                result[start : start + _BATCH] = _coefficients(pairs[used, 0], pairs[used, 1], counts[:, used])
+    return result
+
+
+def _coefficients(x: Floats, y: Floats, weights: Floats) -> Floats:
+    ranks_x, ties_x, several_x = _ranks(x, weights)
+    ranks_y, ties_y, several_y = _ranks(y, weights)
+    if len(x) <= _FEW:
+        concordance = np.sign(np.subtract.outer(x, x)) * np.sign(np.subtract.outer(y, y))  # 1, or −1 if discordant
+        everything, net = weights.sum(axis=1) ** 2, (weights @ concordance * weights).sum(axis=1)
+        kendall = net / np.sqrt((everything - ties_x) * (everything - ties_y))
+    else:
+        from scipy.stats import kendalltau
+
+        sides = ((np.repeat(x, times), np.repeat(y, times)) for times in weights.astype(np.intp))
+        kendall = np.array([kendalltau(*both, method="asymptotic").statistic for both in sides], dtype=np.float64)
+    values = np.stack([_moment(ranks_x, ranks_y, weights), _moment(x[None], y[None], weights), kendall], axis=1)
+    defined = (several_x & several_y)[:, None] & np.isfinite(values)
+    return np.where(defined, np.clip(values, -1, 1), np.nan)
+
+
+def _ranks(x: Floats, weights: Floats) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Mean ranks [selections, pairs]; the number of tied pairs [selections], counted in both orders and each pair with itself;
+    whether there are two distinct values [selections]."""
+    distinct, levels = np.unique(x, return_inverse=True)
+    order = np.argsort(levels, kind="stable")
+    starts = np.searchsorted(levels[order], np.arange(len(distinct)))
+    totals = np.add.reduceat(weights[:, order], starts, axis=1)  # [selections, distinct values]
+    ranks = totals.cumsum(axis=1) - (totals - 1) / 2
+    return ranks[:, levels], (totals**2).sum(axis=1), (totals > 0).sum(axis=1) > 1
+
+
+def _moment(x: Floats, y: Floats, weights: Floats) -> Floats:
+    """Pearson's coefficient of each selection; `x` and `y` are [1 or selections, pairs]."""
+    total = weights.sum(axis=1, keepdims=True)
+    x, y = (side - (weights * side).sum(axis=1, keepdims=True) / total for side in (x, y))
+    x, y = (side / np.abs(side).max(axis=1, keepdims=True) for side in (x, y))  # squares neither overflow nor vanish
+    result: Floats = (weights * x * y).sum(axis=1) / np.sqrt((weights * x * x).sum(axis=1) * (weights * y * y).sum(axis=1))
+    return result

@@ -33,7 +33,7 @@ from evalsuite.statistics.agreement import (
     step_notes,
     unreadable,
 )
-from evalsuite.statistics.clusters import DIALOGUES, Clusters
+from evalsuite.statistics.contestants import DIALOGUES, Clusters
 from evalsuite.statistics.judges import (
     Judges,
     against_gold,
@@ -49,6 +49,7 @@ from evalsuite.statistics.paired import yes_or_no
 from evalsuite.statistics.summary import AGREEMENT, AVERAGE, dimension_label, scorer_of
 
 SYNTHETIC = "construction"  # the annotator that the synthetic gold set names
+SYNTHETIC_NOTE = "synthetic gold, scores hold by construction"
 Families = dict[str, list[str]]  # name of a mean over seeds → its judges
 
 
@@ -83,7 +84,7 @@ def judge_figures(judges: Judges, scores: Sequence[HumanScore], settings: JudgeS
     mode, rubric = settings.mode, settings.rubric
     labels = {key: dimension_label(rubric, key) for key in rubric.dimensions} if rubric else {}
     is_synthetic = {score.annotator for score in scores} == {SYNTHETIC}
-    note = "synthetic gold, scores hold by construction" if is_synthetic else ""
+    note = SYNTHETIC_NOTE if is_synthetic else ""
     families = seed_families(judges) if settings.seeds else {}
     references = [name for reference in settings.references for name in _named(reference, [*families, *judges])]
     own_verdicts, judges = judges, {name: in_steps(verdicts, (), rubric)[0] for name, verdicts in judges.items()}

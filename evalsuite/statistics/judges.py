@@ -34,7 +34,7 @@ from evalsuite.statistics.agreement import (
     shown,
     unreadable,
 )
-from evalsuite.statistics.clusters import DIALOGUES, Clusters
+from evalsuite.statistics.contestants import DIALOGUES, Clusters
 from evalsuite.statistics.summary import AGREEMENT, AVERAGE, Scorer, counted_note, dimension_label, languages_of, scorer_of
 
 Judges = dict[str, list[Judgement]]  # name → verdicts

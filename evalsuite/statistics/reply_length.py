@@ -1,6 +1,5 @@
 """Scores against the length of replies: does a judge reward supporters that say more?"""
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -9,15 +8,13 @@ import numpy as np
 
 from core.grouping import group_by
 from core.records import Dialogue, Language
-from core.rubrics import Rubric
 from core.statistics.accuracy import rank_correlation, ratio
 from core.statistics.bootstrap import PERCENTILE, RESAMPLES, SEED, Floats, estimate
 from core.statistics.inference import beside_interval, cluster_error, student_p
 from core.tables import Cell, Estimate, Table
-from evalsuite.statistics.clusters import clusters_of
-from evalsuite.statistics.contestants import Contestant
-from evalsuite.statistics.paired import with_average
-from evalsuite.statistics.summary import AVERAGE, BREAKDOWNS, Scorer
+from evalsuite.statistics.contestants import Contestant, clusters_of
+from evalsuite.statistics.paired import average_of
+from evalsuite.statistics.summary import BREAKDOWNS, Scorer
 
 ALL = "all, within supporters"
 NOTES = (
@@ -30,7 +27,7 @@ NOTES = (
 @dataclass(frozen=True)
 class Replies:
     """The dialogues of one supporter in one language, by one scorer: their ids and `cards` (clusters) [n], the mean characters
-    of their replies [n], and `scores` [n, dimensions + 1] on 0–100, the average last, NaN without a readable verdict."""
+    of their replies [n], and their averages over all dimensions [n] on 0–100, NaN without a readable verdict on each."""
 
     language: Language
     scorer: Scorer
@@ -38,19 +35,7 @@ class Replies:
     dialogues: list[str]
     cards: list[str]
     lengths: Floats
-    scores: Floats
-
-
-@dataclass(frozen=True)
-class LengthEffect:
-    """Spearman's correlation (−1 to 1) of one scorer's scores with mean reply length, in one language. `supporter` is None for
-    the mean over supporters, weighted by dialogues. `cells` maps dimension (and `average`) → estimate; n counts dialogues with
-    a readable verdict. Undefined correlations are None."""
-
-    language: Language
-    scorer: Scorer
-    supporter: str | None
-    cells: dict[str, Estimate]
+    averages: Floats
 
 
 def mean_reply_length(dialogue: Dialogue) -> float | None:
@@ -61,7 +46,7 @@ def mean_reply_length(dialogue: Dialogue) -> float | None:
 
 
 def replies_of(dialogues: Sequence[Dialogue], contestants: Iterable[Contestant]) -> list[Replies]:
-    """Every language, scorer and supporter. Dialogues without a reply are left out; averages are over all dimensions."""
+    """Every language, scorer and supporter. Dialogues without a reply are left out."""
     lengths = {dialogue.id: mean_reply_length(dialogue) for dialogue in dialogues}
     cards = clusters_of(dialogues)
     parts = []
@@ -69,32 +54,11 @@ def replies_of(dialogues: Sequence[Dialogue], contestants: Iterable[Contestant])
         own = np.array([lengths[id] for id in contestant.dialogues], dtype=float)
         answered = ~np.isnan(own)
         sums, counts = np.array([*contestant.dialogues.values()])[answered].swapaxes(0, 1)
-        scores = with_average(np.where(counts > 0, sums, np.nan), contestant.weights)
+        averages = average_of(np.where(counts > 0, sums, np.nan), contestant.weights)
         ids = [*compress(contestant.dialogues, answered)]
         source = contestant.language, contestant.scorer, contestant.supporter
-        parts.append(Replies(*source, ids, [cards[id] for id in ids], own[answered], scores))
+        parts.append(Replies(*source, ids, [cards[id] for id in ids], own[answered], averages))
     return parts
-
-
-def length_effects(replies: Sequence[Replies], rubric: Rubric, names: Sequence[str] = ()) -> list[LengthEffect]:
-    """A row per language, scorer and supporter, followed by one for all supporters of a scorer, on the dimensions of `names`
-    (default: all and the average)."""
-    every = [*rubric.dimensions, AVERAGE]
-    effects = []
-    for (language, scorer), group in group_by(replies, lambda part: (part.language, part.scorer)).items():
-        cells: dict[str, list[Estimate]] = defaultdict(list)
-        for name in names or every:
-            sides = [(part.lengths, part.scores[:, every.index(name)], part.cards) for part in group]
-            rhos, sizes, drawn = _spearmans(sides)
-            cells[name] += [estimate(own[0], own[1:], n, cards) for own, n, cards in zip(rhos, sizes, drawn, strict=True)]
-            pooled, defined = _pooled(rhos, sizes), np.flatnonzero(~np.isnan(rhos[:, 0]))
-            n, cards = sum(sizes[place] for place in defined), max((drawn[place] for place in defined), default=0)
-            cells[name].append(estimate(pooled[0], pooled[1:], n, cards))
-        effects += [
-            LengthEffect(language, scorer, supporter, {name: row[place] for name, row in cells.items()})
-            for place, supporter in enumerate([*(part.supporter for part in group), None])
-        ]
-    return effects
 
 
 def _spearmans(
@@ -151,12 +115,12 @@ def length_biases(judged: Sequence[Replies], golden: Sequence[Replies]) -> list[
     for language, group in group_by(judged, lambda own: own.language).items():
         pairs = [(own, people) for own in group if (people := golden_parts.get((language, own.supporter)))]
         pairs = [(own, people) for own, people in pairs if own.dialogues == people.dialogues]
-        both = [~np.isnan(own.scores[:, -1] + people.scores[:, -1]) for own, people in pairs]
+        both = [~np.isnan(own.averages + people.averages) for own, people in pairs]
         if not any(present.any() for present in both):
             continue
         rhos, n = [], sum(int(present.sum()) for present in both)
         for parts in zip(*pairs, strict=True):
-            defined = (np.where(present, part.scores[:, -1], np.nan) for part, present in zip(parts, both, strict=True))
+            defined = (np.where(present, part.averages, np.nan) for part, present in zip(parts, both, strict=True))
             sides = [(part.lengths, scores, part.cards) for part, scores in zip(parts, defined, strict=True)]
             each, sizes, _ = _spearmans(sides, left_out=True)
             rhos.append(_pooled(each, sizes))
@@ -173,14 +137,19 @@ def length_biases(judged: Sequence[Replies], golden: Sequence[Replies]) -> list[
     return biases
 
 
-def length_table(replies: Sequence[Replies], rubric: Rubric) -> Table:
-    """The length of every supporter's replies, and the correlation of its average with length."""
+def length_table(replies: Sequence[Replies]) -> Table:
+    """The length of every supporter's replies, and Spearman's correlation (−1 to 1) of its averages with length."""
     several = len({part.scorer for part in replies}) > 1
-    lengths = {(part.language, part.scorer, part.supporter): part.lengths for part in replies if len(part.lengths)}
     rows: list[dict[str, Cell]] = []
-    for effect in length_effects(replies, rubric, [AVERAGE]):
-        own = lengths.get((effect.language, effect.scorer, effect.supporter or ""))
-        rows.append({"supporter": effect.supporter or ALL, "language": effect.language, **effect.scorer.column(several)})
-        rows[-1]["characters a reply"] = None if own is None else float(own.mean())
-        rows[-1]["Spearman's correlation"] = effect.cells[AVERAGE]
+    for (language, scorer), group in group_by(replies, lambda part: (part.language, part.scorer)).items():
+        rhos, sizes, drawn = _spearmans([(part.lengths, part.averages, part.cards) for part in group])
+        effects = [estimate(own[0], own[1:], n, cards) for own, n, cards in zip(rhos, sizes, drawn, strict=True)]
+        pooled, defined = _pooled(rhos, sizes), np.flatnonzero(~np.isnan(rhos[:, 0]))
+        n, cards = sum(sizes[place] for place in defined), max((drawn[place] for place in defined), default=0)
+        effects.append(estimate(pooled[0], pooled[1:], n, cards))
+        names = [(part.supporter, part.lengths) for part in group] + [(ALL, np.array([]))]
+        for (supporter, lengths), effect in zip(names, effects, strict=True):
+            rows.append({"supporter": supporter, "language": language, **scorer.column(several)})
+            rows[-1]["characters a reply"] = float(lengths.mean()) if len(lengths) else None
+            rows[-1]["Spearman's correlation"] = effect
     return Table.of("reply-length", "Average against reply length", rows, NOTES, BREAKDOWNS)

@@ -22,8 +22,8 @@ from core.rubrics import Rubric
 from core.statistics.accuracy import CORRELATION_FROM, jackknife, left_out
 from core.statistics.bootstrap import SEED, Floats
 from core.tables import Estimate
-from evalsuite.statistics.clusters import card_of
-from evalsuite.statistics.coefficients import coefficients
+from evalsuite.statistics.contestants import card_of
+from evalsuite.statistics.correlation import coefficients
 from evalsuite.statistics.leaderboard import Board
 from evalsuite.statistics.summary import supporter_of
 

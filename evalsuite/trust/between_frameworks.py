@@ -15,9 +15,8 @@ from core.statistics.bootstrap import POINTS, RESAMPLES, SMOOTHED, Floats, estim
 from core.statistics.inference import ALPHA, TEST, beside_interval, holds, holm_of, student_p
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
-from evalsuite.statistics.clusters import card_of
 from evalsuite.statistics.components import cards_needed
-from evalsuite.statistics.contestants import Contestant, contestants_of, stack
+from evalsuite.statistics.contestants import Contestant, card_of, contestants_of, stack
 from evalsuite.statistics.leaderboard import family
 from evalsuite.statistics.summary import dimension_label
 

@@ -21,8 +21,7 @@ from core.statistics.inference import TEST, beside_interval, cluster_error, cont
 from core.tables import PARTED, Cell, Column, Estimate, Table
 from evalsuite.checks.shared_bases import AS_IS, HEALTH, as_they_are
 from evalsuite.statistics import paired
-from evalsuite.statistics.clusters import clusters_of
-from evalsuite.statistics.contestants import Contestant, contestants_of, stack, weighed
+from evalsuite.statistics.contestants import Contestant, clusters_of, contestants_of, stack, weighed
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.reply_length import LengthBias
 from evalsuite.statistics.summary import Scorer, dimension_at, dimension_label, scorer_of

@@ -20,12 +20,10 @@ from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
 from evalsuite.runs.run_config import RunConfig
 from evalsuite.statistics.agreement import Dimensions, agreement, agreement_tables, drawn_units, hit_counts, in_steps, paired
-from evalsuite.statistics.clusters import Clusters, clusters_of
-from evalsuite.statistics.contestants import contestants_of
+from evalsuite.statistics.contestants import Clusters, clusters_of, contestants_of, verdicts_of_people
 from evalsuite.statistics.judges import calibration, calibration_error, calibration_table
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.paired import Difference
-from evalsuite.statistics.people import verdicts_of_people
 from evalsuite.statistics.reply_length import LengthBias, length_biases, replies_of
 from evalsuite.statistics.summary import AVERAGE, dimension_label, languages_of
 from evalsuite.trust import health

@@ -37,10 +37,8 @@ from core.tables import Cell, Estimate, Table
 from data_prep.scores.weights import read_weights, weights_beside
 from evalsuite.report.board import people_scores
 from evalsuite.statistics import paired
-from evalsuite.statistics.clusters import card_of
-from evalsuite.statistics.contestants import Contestant, contestants_of
+from evalsuite.statistics.contestants import Contestant, card_of, contestants_of, verdicts_of_people
 from evalsuite.statistics.leaderboard import FAMILIES, family
-from evalsuite.statistics.people import verdicts_of_people
 from evalsuite.statistics.summary import dimension_label
 
 FEWEST = 5  # scored cards of a supporter: with fewer there is no interval, no test and no rank

@@ -27,7 +27,7 @@ from core.statistics.inference import cluster_error, contributions
 from core.tables import Cell, Estimate, Table
 from evalsuite.report.sheet import Sheet
 from evalsuite.statistics.agreement import Paired
-from evalsuite.statistics.clusters import Clusters
+from evalsuite.statistics.contestants import Clusters
 from evalsuite.statistics.judges import POOLED
 from evalsuite.statistics.paired import by_card, share
 from evalsuite.statistics.summary import AGREEMENT, dimension_label

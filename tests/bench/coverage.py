@@ -26,7 +26,7 @@ from core.statistics.bootstrap import POINTS, Floats, gap_levels, resampled_mean
 from core.tables import Cell, Table, to_console, to_markdown
 from data_prep.scores.corpora import import_corpus
 from data_prep.scores.human import Imported
-from evalsuite.statistics.people import scores_of_judges
+from evalsuite.statistics.contestants import scores_of_judges
 from tests.bench.figures import OUT, Bench, OutOption
 
 SIZES = (5, 12, 50)

@@ -10,9 +10,8 @@ from core.records import Dialogue, Judgement
 from core.statistics.bootstrap import Floats
 from core.tables import Estimate
 from evalsuite.statistics import paired
-from evalsuite.statistics.breakdowns import by_field
-from evalsuite.statistics.clusters import users_of
-from evalsuite.statistics.leaderboard import Tally
+from evalsuite.statistics.contestants import users_of
+from evalsuite.statistics.leaderboard import Tally, by_field
 from tests.bench.claims import Claim, coverage, false_alarms, levels
 from tests.evalsuite.records import RUBRIC, make_dialogue, make_judgement
 

@@ -16,7 +16,7 @@ from core.statistics.bootstrap import Floats
 from core.tables import Estimate
 from evalsuite.report.headlines import doubt
 from evalsuite.statistics.agreement import agreement
-from evalsuite.statistics.clusters import Clusters
+from evalsuite.statistics.contestants import Clusters
 from evalsuite.statistics.judge_figures import beaten, compare
 from evalsuite.statistics.summary import AVERAGE
 from tests.bench.claims import Claim, coverage, false_alarms, judged, levels

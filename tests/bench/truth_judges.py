@@ -129,7 +129,7 @@ def replies(rng: np.random.Generator, cards: int, each: int, judge: Reading | No
     lengths = np.exp(0.4 * long) * 100
     return [
         [
-            Replies("en", Scorer("j", "joint", ()), f"s{own}", names, clusters, lengths[:, own], side[:, own : own + 1])
+            Replies("en", Scorer("j", "joint", ()), f"s{own}", names, clusters, lengths[:, own], side[:, own])
             for own in range(each)
         ]
         for side in sides

@@ -16,7 +16,7 @@ from core.files import write_text
 from core.statistics.bootstrap import Floats
 from core.tables import Estimate, Table, to_console, to_markdown
 from evalsuite.statistics import paired
-from evalsuite.statistics.looks import Looks
+from evalsuite.statistics.components import Looks
 from tests.bench.claims import Claim, coverage, false_alarms, levels
 from tests.bench.figures import OUT, OutOption
 

@@ -21,7 +21,7 @@ from core.tables import Estimate, fmt
 from data_prep.scores.human import read_scores
 from evalsuite.commands.agree import read_judgements
 from evalsuite.statistics.agreement import RANK_FROM, agreement, agreement_tables
-from evalsuite.statistics.clusters import Clusters, cluster_key, clusters_of
+from evalsuite.statistics.contestants import Clusters, cluster_key, clusters_of
 from tests.evalsuite.oracles import smoothed
 
 Values = Sequence[float | None]

@@ -1,17 +1,16 @@
 """Scores by category and by reply length, and what models took: by hand and against scipy."""
 
 import pytest
-from scipy.stats import spearmanr
 
 from core.endpoints import Endpoint, Price
 from core.records import RoleCard, Turn, Usage
 from core.specs import ModelSpec
+from core.tables import Estimate
 from evalsuite.runs.folder import joined, prices_in, versions
-from evalsuite.statistics.breakdowns import NONE, by_category
 from evalsuite.statistics.contestants import contestants_of
-from evalsuite.statistics.dialogue_costs import GOLD, THOUSAND, model_uses, use_table
-from evalsuite.statistics.leaderboard import Tally
-from evalsuite.statistics.reply_length import ALL, length_effects, length_table, replies_of
+from evalsuite.statistics.leaderboard import NONE, Tally, by_category
+from evalsuite.statistics.reply_length import ALL, length_table, replies_of
+from evalsuite.statistics.summary import GOLD, THOUSAND, model_uses, use_table
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
 RUBRIC = make_rubric("empathy", "skill")
@@ -61,24 +60,14 @@ def test_cards_without_categories_have_no_breakdown() -> None:
     assert [*by_category(tally, CARDS), *by_category(tally, {})] == []
 
 
-def test_the_average_against_reply_length_is_scipys_spearman() -> None:
-    values = [(0, 0), (1, 2), (3, 2), (2, 2), (4, 3)]
-    tally = scored({("a", f"c{n}"): value for n, value in enumerate(values)}, length=10)
-    replies = replies_of(tally.dialogues, tally.contestants)
-    table = length_table(replies, RUBRIC)
-    assert [row[0] for row in table.rows] == ["a", ALL] and table.rows[0][2] == pytest.approx(12)
-    rho = spearmanr(range(5), [sum(value) for value in values]).statistic
-    for row in table.rows:
-        assert row[3].mean == pytest.approx(rho) and row[3].n == 5 and row[3].low <= rho <= row[3].high  # type: ignore[union-attr, operator]
-
-
-def test_an_average_needs_all_dimensions() -> None:
-    tally = scored({("a", "c0"): (1, 2), ("a", "c1"): (1, 2)})
+def test_reply_length_is_compared_with_averages_over_all_dimensions() -> None:
+    tally = scored({("a", "c0"): (1, 2), ("a", "c1"): (1, 2)}, length=10)
     lost = [
         v if v.dialogue_id != "a-c1" or v.dimension != "skill" else v.model_copy(update={"value": None}) for v in tally.verdicts
     ]
-    (effect, _) = length_effects(replies_of(tally.dialogues, contestants_of(tally.dialogues, lost, RUBRIC)), RUBRIC)
-    assert (effect.cells["empathy"].n, effect.cells["skill"].n, effect.cells["average"].n) == (2, 1, 1)
+    table = length_table(replies_of(tally.dialogues, contestants_of(tally.dialogues, lost, RUBRIC)))
+    assert [(row[0], row[2]) for row in table.rows] == [("a", 10.5), (ALL, None)]
+    assert [cell.n for cell in (row[3] for row in table.rows) if isinstance(cell, Estimate)] == [1, 0]
 
 
 def used(calls: int, read: int, written: int) -> Usage:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from core.files import write_jsonl
 from evalsuite.commands.agree import agree
-from evalsuite.statistics.coefficients import COEFFICIENTS
+from evalsuite.statistics.correlation import COEFFICIENTS
 from tests.evalsuite.test_correlation import GOLD, TALKS, felt, judged, rows_of
 
 app = typer.Typer(pretty_exceptions_enable=False)

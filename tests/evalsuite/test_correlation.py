@@ -17,9 +17,18 @@ from core.errors import UserError
 from core.records import Dialogue, HumanScore, Judgement, Turn
 from core.statistics.bootstrap import SEED, Floats
 from core.tables import Estimate, to_csv
-from evalsuite.statistics import coefficients as module
-from evalsuite.statistics.coefficients import COEFFICIENTS, Coefficient, Level, coefficients, figures
-from evalsuite.statistics.correlation import Correlation, Pairing, correlation_tables, correlations
+from evalsuite.statistics import correlation as module
+from evalsuite.statistics.correlation import (
+    COEFFICIENTS,
+    Coefficient,
+    Correlation,
+    Level,
+    Pairing,
+    coefficients,
+    correlation_tables,
+    correlations,
+    figures,
+)
 
 Numbers = Sequence[float]
 

@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from core.records import Turn
-from evalsuite.statistics.clusters import distinct, first_draws, repeats
-from evalsuite.statistics.contestants import contestants_of
+from evalsuite.statistics.contestants import contestants_of, distinct, first_draws, repeats
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint, echo
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric

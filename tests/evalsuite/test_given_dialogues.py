@@ -13,9 +13,8 @@ import yaml
 from core.errors import UserError
 from core.records import Dialogue
 from evalsuite.api import score
-from evalsuite.statistics.breakdowns import by_field
-from evalsuite.statistics.clusters import users_of
-from evalsuite.statistics.leaderboard import Tally
+from evalsuite.statistics.contestants import users_of
+from evalsuite.statistics.leaderboard import Tally, by_field
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Answer, Endpoint

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from evalsuite.report.forest import board_forest, difference_forests, dimension_forest
 from evalsuite.report.headlines import agreeing, answer, belief, doubt, unbeaten
+from evalsuite.report.sheet import board_forest, difference_forests, dimension_forest
 from evalsuite.statistics.leaderboard import Board, Tally
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 

@@ -14,12 +14,13 @@ from scipy.stats import spearmanr, ttest_1samp
 from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
 from core.records import Dialogue, Judgement, Turn
-from core.rubrics import Rubric, load_rubric
+from core.rubrics import load_rubric
 from core.specs import load_spec
+from core.tables import Estimate
 from evalsuite.checks.shared_bases import ModelBase, alike, base_of, bases, sharing_table, sharings
 from evalsuite.statistics.contestants import contestants_of
 from evalsuite.statistics.leaderboard import Tally
-from evalsuite.statistics.reply_length import LengthEffect, length_effects, mean_reply_length, replies_of
+from evalsuite.statistics.reply_length import length_table, mean_reply_length, replies_of
 from evalsuite.trust.commands.judge_card import append, load_injections, probes
 from evalsuite.trust.health import asking_shifts, asking_table, injection_effects, injection_table
 from tests.conftest import EscEval
@@ -37,10 +38,6 @@ def of_length(name: str, length: int, supporter: str = "m", **more: Any) -> Dial
 
 def probe_of(name: str, value: float | None, variant: str, dimension: str = "empathy", **condition: str) -> Judgement:
     return make_judgement(name, dimension, value, condition={"mode": "native", "variant": variant} | condition)
-
-
-def effects_of(dialogues: list[Dialogue], judgements: list[Judgement], rubric: Rubric) -> list[LengthEffect]:
-    return length_effects(replies_of(dialogues, contestants_of(dialogues, judgements, rubric)), rubric)
 
 
 # --- length -----------------------------------------------------------------------------------------------------------------
@@ -61,7 +58,8 @@ def test_length_is_scipys_spearman_within_supporters_weighted_by_their_dialogues
     """Across supporters scores may follow length and run against it within each: the pooled row says the latter."""
     dialogues = [of_length(f"d{n}", length, who) for n, (who, length, _) in enumerate(rows)]
     judgements = [make_judgement(f"d{n}", "empathy", value) for n, (*_, value) in enumerate(rows)]
-    *alone, pooled = (row.cells["empathy"] for row in effects_of(dialogues, judgements, make_rubric("empathy")))
+    table = length_table(replies_of(dialogues, contestants_of(dialogues, judgements, make_rubric("empathy"))))
+    *alone, pooled = (cell for row in table.rows for cell in row if isinstance(cell, Estimate))
     rhos, sizes = [], []
     for who, own_cell in zip(sorted({who for who, *_ in rows}), alone, strict=True):
         read = [(length, value) for own, length, value in rows if own == who and value is not None]

@@ -18,7 +18,7 @@ from core.rubrics import load_rubric
 from core.statistics.bootstrap import BELOW, Floats
 from core.tables import Estimate
 from evalsuite.commands.options import resolve
-from evalsuite.report.forest import Forest
+from evalsuite.report.sheet import Forest
 from evalsuite.runner.forecast import forecast
 from evalsuite.statistics.contestants import contestants_of, design_of, weighed
 from evalsuite.statistics.paired import over_cards

@@ -20,7 +20,7 @@ from core.statistics.bootstrap import interval, resampled_means
 from core.tables import Estimate
 from data_prep.scores.rank_sft import RankExample, narrowed
 from evalsuite.cli import app
-from evalsuite.statistics.clusters import Clusters
+from evalsuite.statistics.contestants import Clusters
 from evalsuite.statistics.judge_figures import JudgeDifference, JudgeSettings, compare, judge_figures, seed_families
 from evalsuite.statistics.judges import by_judge
 from evalsuite.statistics.summary import AVERAGE

@@ -12,7 +12,7 @@ from statsmodels.regression.linear_model import OLS
 
 from core.errors import UserError
 from core.tables import Estimate, fmt
-from evalsuite.statistics.clusters import Clusters
+from evalsuite.statistics.contestants import Clusters
 from evalsuite.statistics.judge_figures import JudgeDifference, beaten, compare, comparison_tables
 from evalsuite.statistics.judges import by_judge
 from evalsuite.statistics.summary import AVERAGE

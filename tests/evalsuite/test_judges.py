@@ -16,7 +16,7 @@ from core.records import HumanScore, Judgement
 from core.rubrics import Scale
 from core.tables import Table, fmt
 from evalsuite.statistics.agreement import agreement
-from evalsuite.statistics.clusters import Clusters
+from evalsuite.statistics.contestants import Clusters
 from evalsuite.statistics.judge_figures import beaten, compare
 from evalsuite.statistics.judges import POOLED, against_gold, by_judge, calibration, confusion, confusion_tables, table4
 from tests.evalsuite.oracles import smoothed

@@ -13,12 +13,11 @@ from plotly.graph_objects import Figure
 
 from core.errors import UserError
 from core.third_party import offline_without_key
+from evalsuite.report.charts import coloured
 from evalsuite.report.content import content_of
-from evalsuite.report.figures import coloured
-from evalsuite.report.log_wandb import log_report
+from evalsuite.report.report import log_report
 from evalsuite.runs.folder import open_run
-from evalsuite.statistics.survival import SURVIVAL
-from evalsuite.statistics.trends import TRENDS
+from evalsuite.statistics.rounds import SURVIVAL, TRENDS
 from tests.generated_report import make_content, write_run
 
 pytestmark = pytest.mark.slow

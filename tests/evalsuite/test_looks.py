@@ -5,7 +5,7 @@ import pytest
 from scipy.special import ndtri
 
 from core.statistics.bootstrap import LEVEL
-from evalsuite.statistics.looks import Looks
+from evalsuite.statistics.components import Looks
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from core.rubrics import Rubric
 from core.tables import Estimate
 from data_prep.scores.annotator_agreement import agreement
 from evalsuite.people.study import Person, assign, rated_items
+from evalsuite.statistics.contestants import verdicts_of_people
 from evalsuite.statistics.leaderboard import Tally
-from evalsuite.statistics.people import verdicts_of_people
 
 RUBRIC = Rubric.model_validate(
     {

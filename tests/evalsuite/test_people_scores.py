@@ -13,8 +13,8 @@ from core.rubrics import load_rubric
 from data_prep.profiles import bundled_profiles, load_profiles
 from evalsuite.papers.pairwise import pairs_of, pairwise_tables
 from evalsuite.papers.role_play import read_field
+from evalsuite.statistics.contestants import scores_of_judges, verdicts_of_people
 from evalsuite.statistics.leaderboard import Tally
-from evalsuite.statistics.people import scores_of_judges, verdicts_of_people
 from tests.conftest import EscEval
 from tests.evalsuite.test_role_play import Call, call, config
 from tests.generated_report import write_run

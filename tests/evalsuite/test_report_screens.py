@@ -14,7 +14,7 @@ from selenium.webdriver.support.ui import Select
 
 from core.records import Turn
 from core.tables import Table
-from evalsuite.report.compare import comparison_sheet
+from evalsuite.report.board import comparison_sheet
 from evalsuite.report.report import write_report
 from evalsuite.report.sheet import Branch, Sheet, write_sheet
 from evalsuite.runs.records import read_runs

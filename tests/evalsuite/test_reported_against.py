@@ -19,8 +19,7 @@ from evalsuite.papers.reported import Counterpart, Reported, load_reported
 from evalsuite.papers.reported.against import against, as_printed, beside, meant
 from evalsuite.papers.reported.recomputation import check
 from evalsuite.papers.text_metrics import LABELS
-from evalsuite.statistics.coefficients import COEFFICIENTS
-from evalsuite.statistics.correlation import alignment_tables, correlations
+from evalsuite.statistics.correlation import COEFFICIENTS, alignment_tables, correlations
 from tests.evalsuite.records import make_dialogue, make_judgement
 from tests.evalsuite.test_reported import DISAGREEMENTS, toy
 

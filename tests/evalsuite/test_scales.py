@@ -32,8 +32,8 @@ from evalsuite.report.transcripts import transcripts
 from evalsuite.statistics.correlation import correlations
 from evalsuite.statistics.judges import POOLED, confusion, confusion_tables
 from evalsuite.statistics.leaderboard import Tally
+from evalsuite.statistics.rounds import trends_of
 from evalsuite.statistics.summary import checked, distributions
-from evalsuite.statistics.trends import trends
 from evalsuite.trust.commands.judge_card import load_injections, probes
 from serve.answers import choice_probabilities
 from tests.evalsuite.records import fed_rubric, make_dialogue, make_judgement
@@ -161,7 +161,7 @@ def test_averages_are_over_0_to_100() -> None:
     """1 of 0–2 is 50, 1 of 0–1 is 100, 1 of 0–4 is 25: 58.33."""
     cells = {cell.dimension: cell.estimate.mean for cell in Tally([TALK], judged(), FED).scores}
     assert cells == {"lively": 50, "consistent": 100, "overall": 25, "average": pytest.approx(175 / 3)}
-    (trend,) = trends([TALK], judged(turn=1), FED)
+    (trend,) = trends_of([TALK], judged(turn=1), FED)
     assert {name: rounds[0].mean for name, rounds in trend.means.items()} == pytest.approx(cells)
     played = make_dialogue("d", simulator="bot", card_id="c")
     (table,) = role_play_tables([played], FED, judged())

@@ -23,7 +23,7 @@ from data_prep.cards import bundled_cards, load_cards
 from evalsuite import cli
 from evalsuite.commands.options import resolve
 from evalsuite.report import transcripts
-from evalsuite.report.figures import TEMPLATES
+from evalsuite.report.charts import TEMPLATES
 from serve import plan
 from serve.checkpoints.places import local_path, resolve_checkpoint
 from serve.client import ChatClient

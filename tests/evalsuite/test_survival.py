@@ -11,7 +11,7 @@ from scipy import stats
 
 from core.records import Dialogue, Termination, Turn
 from evalsuite.report.charts import survival_charts
-from evalsuite.statistics.survival import Span, curves, log_ranks, span_of, tables
+from evalsuite.statistics.rounds import Span, curves_of, log_ranks, span_of, survival_tables
 from tests.evalsuite.records import make_dialogue
 
 Ends = list[tuple[int, bool]]
@@ -52,7 +52,7 @@ def test_how_long_a_dialogue_was_watched(roles: str, termination: Termination | 
 def test_a_curve_by_hand() -> None:
     ends: Ends = [(1, True), (2, True), (2, False), (3, True), (5, False), (5, True)]
     dialogues = [*held("m", ends), talk("x", "m", "r", "infrastructure")]
-    (curve,) = curves(dialogues)
+    (curve,) = curves_of(dialogues)
     assert [(step.share.n, step.left) for step in curve.steps] == [(6, 1), (5, 1), (3, 1), (2, 0), (2, 1)]
     assert [step.share.mean for step in curve.steps] == pytest.approx([500 / 6, 400 / 6, 400 / 9, 400 / 9, 200 / 9])
     assert (curve.dialogues, curve.left_out, curve.median) == (6, 1, 3)
@@ -71,7 +71,7 @@ def censored(given: Ends) -> stats.CensoredData:
 
 @given(ends)
 def test_curves_against_scipy(given: Ends) -> None:
-    (curve,) = curves(held("m", given))
+    (curve,) = curves_of(held("m", given))
     expected: Any = stats.ecdf(censored(given)).sf  # the stubs take it for a number
     rounds = range(1, len(curve.steps) + 1)
     assert [step.share.mean for step in curve.steps] == pytest.approx(list(100 * expected.evaluate(rounds)))
@@ -106,13 +106,13 @@ def test_several_supporters() -> None:
     assert (with_none[0].p, with_none[0].undefined) == (None, "no seeker left")
     at_once = log_ranks(held("a", [(1, True)]) + held("b", [(1, True)] * 2))
     assert at_once[0].p is None and at_once[0].undefined is not None and at_once[0].undefined.startswith("no round in which")
-    assert log_ranks(held("a", [(1, True)])) == [] == curves([talk("d", "m", "ru", None)])
+    assert log_ranks(held("a", [(1, True)])) == [] == curves_of([talk("d", "m", "ru", None)])
 
 
 def test_tables_and_charts_hold_the_same() -> None:
     dialogues = held("a", [(1, True), (3, False)]) + held("b", [(1, False)])
-    found, tests = curves(dialogues), log_ranks(dialogues)
-    shown, verdicts = tables(found, tests)
+    found, tests = curves_of(dialogues), log_ranks(dialogues)
+    shown, verdicts = survival_tables(found, tests)
     assert shown.columns == ("supporter", "dialogues", "median", "round 1", "round 2", "round 3")
     assert [row[:3] for row in shown.rows] == [("a", 2, 1), ("b", 1, None)] and shown.rows[1][4] is None
     assert verdicts.rows[0][:2] == ("en", "a / b") and len(verdicts.notes) == 1, "no test is undefined"

@@ -14,8 +14,8 @@ from core.files import write_json, write_jsonl
 from core.records import Dialogue, Judgement, Turn
 from evalsuite.report.charts import trend_charts
 from evalsuite.runs.folder import USED
-from evalsuite.statistics.dialogue_costs import dialogue_costs, table
-from evalsuite.statistics.trends import round_of, tables, trends
+from evalsuite.statistics.rounds import round_of, trend_tables, trends_of
+from evalsuite.statistics.summary import cost_table, dialogue_costs
 from tests.conftest import EscEval
 from tests.evalsuite.oracles import agrees
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric, make_run
@@ -41,7 +41,7 @@ def given() -> tuple[list[Dialogue], list[Judgement]]:
 
 
 def test_slopes_are_those_within_dialogues() -> None:
-    (found,) = trends(*given(), RUBRIC)
+    (found,) = trends_of(*given(), RUBRIC)
     expected = [float(np.polyfit(x, y, 1)[0]) for x, y in (([1, 2, 3], [0, 25, 50]), ([1, 2], [100, 75]))]
     expected.append(25.0)  # 3 and 5, two rounds apart; d3 has one round and no slope
     average = [estimate.mean for estimate in found.means["average"]]
@@ -61,7 +61,7 @@ def test_any_trend_against_scipy(talks: list[list[int | None]]) -> None:
         for n, marks in enumerate(talks)
         for place, mark in enumerate(marks)
     ]
-    (found,) = trends(dialogues, judgements, make_rubric("care", low=1, high=5))
+    (found,) = trends_of(dialogues, judgements, make_rubric("care", low=1, high=5))
     slopes = []
     for marks in talks:
         points = [(place, 25 * (mark - 1)) for place, mark in enumerate(marks) if mark is not None]
@@ -77,8 +77,8 @@ def test_any_trend_against_scipy(talks: list[list[int | None]]) -> None:
 
 
 def test_tables_and_charts() -> None:
-    found = trends(*given(), RUBRIC)
-    means, slopes = tables(found, RUBRIC)
+    found = trends_of(*given(), RUBRIC)
+    means, slopes = trend_tables(found, RUBRIC)
     assert means.columns == ("supporter", "dimension", "round 1", "round 2", "round 3")
     assert [row[1] for row in means.rows] == ["Care", "Clarity", "average"] == [row[1] for row in slopes.rows]
     (chart,) = trend_charts(found, RUBRIC)
@@ -89,7 +89,7 @@ def test_tables_and_charts() -> None:
     assert list(zip(bars["x"], bars["text"], strict=True)) == [(1, "5 dialogues"), (2, "4 dialogues"), (3, "2 dialogues")]
     assert list(bars["y"]) == [100, 80, 40] and line["x"] == [1, 2, 3]
     orjson.dumps(chart.figure)
-    assert trends(given()[0], [make_judgement("d0", "care", 5)], RUBRIC) == []
+    assert trends_of(given()[0], [make_judgement("d0", "care", 5)], RUBRIC) == []
 
 
 def test_turns_that_are_no_round() -> None:
@@ -98,9 +98,9 @@ def test_turns_that_are_no_round() -> None:
     with pytest.raises(UserError, match="turn: 0 of dialogue d is before the supporter's first"):
         round_of(dialogue, 0)
     with pytest.raises(UserError, match="judgement by j: turn: 2, but dialogue d has turns 0 to 1"):
-        trends([dialogue], [make_judgement("d", "care", 5, turn=2)], RUBRIC)
+        trends_of([dialogue], [make_judgement("d", "care", 5, turn=2)], RUBRIC)
     with pytest.raises(UserError, match="no dialogue 'x' in this run"):
-        trends([dialogue], [make_judgement("x", "care", 5, turn=1)], RUBRIC)
+        trends_of([dialogue], [make_judgement("x", "care", 5, turn=1)], RUBRIC)
 
 
 def used(calls: int, prompt: int, completion: int) -> dict[str, int]:
@@ -141,7 +141,7 @@ def test_costs_by_hand(esc_eval: EscEval, tmp_path: Path) -> None:
         "dialogue with a": (2, 7.5, 1700, 110, 5),
         "dialogue with b": (1, None, 3200, 110, 5),
     }
-    assert table(dialogue_costs(dialogues, in_stages, timing)).rows[4] == ("dialogue with a", 2, 7.5, 1.7, 0.11, 5)
+    assert cost_table(dialogue_costs(dialogues, in_stages, timing)).rows[4] == ("dialogue with a", 2, 7.5, 1.7, 0.11, 5)
     assert dialogue_costs([make_dialogue("d")], {}, {}) == []
 
     run = make_run(tmp_path / "run", {"a": [1, 2], "b": [3, 4]})

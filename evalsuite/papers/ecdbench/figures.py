@@ -18,8 +18,8 @@ from core.statistics.bootstrap import Floats
 from core.tables import Estimate, Table, fmt
 from evalsuite.papers.ecdbench.aggregate import ModelResult, Node
 from evalsuite.papers.ecdbench.registry import Benchmark, ModelFacts
+from evalsuite.report.charts import TEMPLATES as REPORT
 from evalsuite.report.charts import Chart
-from evalsuite.report.figures import TEMPLATES as REPORT
 
 HERE = Path(__file__).parent
 SCORES = {"title": {"text": "score"}, "range": [0, 100]}

@@ -29,10 +29,9 @@ from evalsuite.checks.simulator import cheerful
 from evalsuite.commands.options import InRun, RoleModelOption, resolve
 from evalsuite.commands.output import deliver_page, exit_if_lost
 from evalsuite.dialogues.hold import Plan, Side, Utterance, hold
-from evalsuite.report.forest import ForestLine, gap_forest, reach
 from evalsuite.report.headlines import ENDINGS, found_in, verdict
 from evalsuite.report.report import PLUMBING
-from evalsuite.report.sheet import Branch, Sheet
+from evalsuite.report.sheet import Branch, ForestLine, Sheet, gap_forest, reach
 from evalsuite.runner.engine import Runner
 from evalsuite.runner.forecast import workloads
 from evalsuite.runs import shards

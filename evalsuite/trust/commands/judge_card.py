@@ -35,7 +35,7 @@ from evalsuite.runs.dialogue_framework import RunIdentity
 from evalsuite.runs.folder import open_run, versions
 from evalsuite.runs.run_config import hashed
 from evalsuite.statistics.agreement import in_steps, judgements_in_order, paired
-from evalsuite.statistics.clusters import clusters_of
+from evalsuite.statistics.contestants import clusters_of
 from evalsuite.statistics.judges import gold_of
 from evalsuite.trust.health import AGAIN, AS_IS, FLOOR, INJECTED, NEUTRAL, REVERSED
 from evalsuite.trust.judge_card import JudgeCardInput, judge_card

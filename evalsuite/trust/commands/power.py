@@ -25,7 +25,6 @@ from evalsuite.runs import shards
 from evalsuite.runs.contents import sets_of
 from evalsuite.runs.records import read_run
 from evalsuite.statistics import paired
-from evalsuite.statistics.clusters import card_of
 from evalsuite.statistics.comparison import RunRecords
 from evalsuite.statistics.components import (
     FEWEST_BOUNDED,
@@ -39,7 +38,7 @@ from evalsuite.statistics.components import (
     shown_with,
     spreads,
 )
-from evalsuite.statistics.contestants import contestants_of
+from evalsuite.statistics.contestants import card_of, contestants_of
 from evalsuite.statistics.summary import seeker_of, supporter_of
 
 _CARDS = {"EN": "English", "ZH": "Chinese"}

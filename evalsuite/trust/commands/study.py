@@ -28,9 +28,8 @@ from evalsuite.papers.ecdbench.registry import load_benchmark
 from evalsuite.papers.ecdbench.scores import read_scores
 from evalsuite.papers.feel import Cost, Feel, load_feel_config
 from evalsuite.papers.feel import score as ask_panel
-from evalsuite.report.forest import Forest, ForestLine
 from evalsuite.report.report import PLUMBING
-from evalsuite.report.sheet import Sheet
+from evalsuite.report.sheet import Forest, ForestLine, Sheet
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Launched, Runner
 from evalsuite.runs import shards
