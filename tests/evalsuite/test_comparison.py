@@ -22,7 +22,6 @@ from core.errors import UserError, run_cli
 from core.files import read_jsonl, write_json, write_jsonl
 from core.records import Dialogue, Judgement, RoleCard, Turn
 from evalsuite.commands import reports as command
-from evalsuite.commands import scored_runs as command
 from evalsuite.report.board import comparison_sheet
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
