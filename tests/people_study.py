@@ -22,8 +22,8 @@ import pytest
 import uvicorn
 from sqlalchemy import create_engine
 
-from core.files import write_jsonl
-from core.records import Dialogue, RoleCard, Turn
+from core.files import read_jsonl, write_jsonl
+from core.records import Dialogue, HumanScore, Preference, RoleCard, Turn
 from evalsuite.people.server import create_app
 from evalsuite.people.store import RaterAnswer, StudyStore
 from tests.conftest import EscEval
@@ -188,6 +188,21 @@ class Client:
     def submit(self, task: int) -> tuple[int, dict[str, Any]]:
         status, said, _ = self.request("POST", f"/api/task/{task}/submit", {})
         return status, json.loads(said)
+
+
+@contextmanager
+def rating(folder: Path, code: str = "r01") -> Iterator[tuple[Client, int, StudyStore]]:
+    """A rater of a study that is served, their first task, and the store."""
+    with served(folder) as (address, store):
+        rater = Client(address).enter(links(folder)[code])
+        yield rater, rater.tasks()[0], store
+
+
+def exported(esc_eval: EscEval, file: str = "scores.jsonl", out: str = "out", study: str = "s") -> list[Any]:
+    """The records of a file that `people results` writes."""
+    assert esc_eval("people", "results", study, "--out", out) == (0, "")
+    model = {"preferences.jsonl": Preference, "dialogues.jsonl": Dialogue}.get(file, HumanScore)
+    return read_jsonl(Path(out, file), model, "records")
 
 
 @contextmanager

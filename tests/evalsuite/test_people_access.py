@@ -1,21 +1,29 @@
-"""Who may do what on a study's server: links, sessions, forms, headers, sizes and rates."""
+"""Who may do what on a study's server: links, sessions, forms, headers, sizes, rates, and requests from afar."""
 
 import http.client
 import json
+import socket
+import stat
+import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 
-from evalsuite.people.guard import LONGEST, RequestRate
+from evalsuite.people import guard
+from evalsuite.people.guard import HEADERS, LONGEST, RequestRate
 from tests.conftest import EscEval
 from tests.evalsuite.test_people_server import KEYS
-from tests.people_study import SCRIPT, Client, links, make_study, served
+from tests.people_study import SCRIPT, Client, links, make_study, rating, served
 
 pytestmark = pytest.mark.slow
+USUAL = {name.lower(): value for name, value in HEADERS.items()}.items()
 
 
 def test_a_link_of_another_study_a_guess_and_a_revoked_link_open_nothing(study: Path, esc_eval: EscEval) -> None:
@@ -53,20 +61,18 @@ def test_nothing_a_rater_sends_changes_anothers_work(study: Path) -> None:
 
 
 def test_a_forged_form_is_refused(study: Path) -> None:
-    with served(study) as (address, store):
-        rater = Client(address).enter(links(study)["r01"])
-        task = rater.tasks()[0]
+    with rating(study) as (rater, task, store):
         body = {"question": "empathy", "value": 0}
-        forged = Client(address, rater.cookie)  # the browser sends the cookie; the other site does not know the token
+        forged = Client(rater.address, rater.cookie)  # the browser sends the cookie; the other site does not know the token
         assert forged.request("PUT", f"/api/task/{task}/answer", body)[0] == 403
-        forged.csrf = Client(address).enter(links(study)["r02"]).csrf
+        forged.csrf = Client(rater.address).enter(links(study)["r02"]).csrf
         assert forged.request("PUT", f"/api/task/{task}/answer", body)[0] == 403
         for header in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
             assert rater.request("PUT", f"/api/task/{task}/answer", body, header)[0] == 403
         assert rater.request("GET", "/", headers={"Host": "evil.example"})[0] == 421
         assert rater.request("PUT", f"/api/task/{task}/answer", body, {"X-CSRF": "é"})[0] == 403
         assert not store.answers()
-        assert rater.request("PUT", f"/api/task/{task}/answer", body, {"Origin": f"http://{address}"})[0] == 200
+        assert rater.request("PUT", f"/api/task/{task}/answer", body, {"Origin": f"http://{rater.address}"})[0] == 200
 
 
 def test_headers_and_cookie_hold_the_page_to_itself(study: Path) -> None:
@@ -83,9 +89,7 @@ def test_headers_and_cookie_hold_the_page_to_itself(study: Path) -> None:
 
 
 def test_what_is_too_large_or_no_answer_is_refused_and_nothing_is_written(study: Path) -> None:
-    with served(study) as (address, store):
-        rater = Client(address).enter(links(study)["r01"])
-        task = rater.tasks()[0]
+    with rating(study) as (rater, task, store):
         status, said, _ = rater.request("PUT", f"/api/task/{task}/answer", {"question": "comment", "text": "x" * 5_000_000})
         assert status == 413 and "too long" in said
         assert rater.put(task, "comment", text="x" * 4001)[1]["word"] == "too_large"
@@ -109,10 +113,8 @@ def test_what_is_too_large_or_no_answer_is_refused_and_nothing_is_written(study:
 
 
 def test_a_body_of_unknown_length_is_cut_off_and_a_submitted_task_takes_no_replay(study: Path) -> None:
-    with served(study) as (address, store):
-        rater = Client(address).enter(links(study)["r01"])
-        task = rater.tasks()[0]
-        connection = http.client.HTTPConnection(address, timeout=10)
+    with rating(study) as (rater, task, store):
+        connection = http.client.HTTPConnection(rater.address, timeout=10)
         headers = {"Cookie": rater.cookie, "X-CSRF": rater.csrf, "Content-Type": "application/json"}
         pieces = iter([b'{"question": "comment", "text": "', *[b"x" * 16_384] * 20, b'"}'])
         try:
@@ -145,9 +147,7 @@ def test_nothing_is_taken_from_whoever_has_not_agreed(esc_eval: EscEval, tmp_pat
 
 def test_text_of_models_and_raters_is_text(esc_eval: EscEval, tmp_path: Path) -> None:
     make_study(esc_eval, text=SCRIPT)
-    with served(tmp_path / "s") as (address, _):
-        rater = Client(address).enter(links(tmp_path / "s")["r01"])
-        task = rater.tasks()[0]
+    with rating(tmp_path / "s") as (rater, task, _):
         first = rater.request("GET", f"/task/{task}")[1]
         assert 'data-question="comment" maxlength="4000" rows="3" data-version="0"' in first, "the first one replaces nothing"
         assert rater.put(task, "comment", text="</textarea>" + SCRIPT)[0] == 200
@@ -223,3 +223,107 @@ def test_sessions_end_and_the_organisers_link_is_renewed(study: Path, monkeypatc
         for days, status in ((0.9, (200, 200)), (1.1, (200, 401)), (31, (401, 401))):
             monkeypatch.setattr("evalsuite.people.store.time.time", lambda days=days: now + days * 86_400)
             assert (also.request("GET", "/")[0], organiser.request("GET", "/")[0]) == status
+
+
+# --- requests that arrive half, from afar or by mistake -----------------------------------------------------------------------
+
+
+def visit(esc_eval: EscEval, monkeypatch: pytest.MonkeyPatch, study: Path, what: Callable[[str], None]) -> None:
+    """Call `what` with the address of the server that `people serve` starts, with its own settings."""
+
+    def run(app: object, **settings: object) -> None:
+        server = uvicorn.Server(uvicorn.Config(app, **settings | {"port": 0, "log_config": None}))  # type: ignore[arg-type]
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        try:
+            what(f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
+        finally:
+            server.should_exit = True
+            thread.join(10)
+
+    monkeypatch.setattr(uvicorn, "run", run)
+    assert esc_eval("people", "serve", study)[0] == 0
+
+
+HALVES = [
+    b"",
+    b"GET / HT",
+    b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: ",
+    b"POST /api/me HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 40\r\n\r\n{",
+    b"GET /favicon.ico HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET / HTTP",
+]
+
+
+def test_half_a_request_is_not_waited_for(study: Path, esc_eval: EscEval, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "WHOLE_WITHIN_S", 1.0)
+
+    def send(address: str) -> None:
+        host, _, port = address.partition(":")
+        for half in HALVES:
+            with socket.create_connection((host, int(port)), timeout=10) as line:
+                line.sendall(half)
+                line.settimeout(0.2)
+                with suppress(ConnectionError):
+                    for _ in range(300):  # a byte now and then gains no time
+                        with suppress(TimeoutError):
+                            if not line.recv(4096):
+                                break
+                        line.sendall(b"x" * bool(half))
+                    else:
+                        pytest.fail(f"still waited for: {half!r}")
+        assert Client(address).enter(links(study)["r01"]).request("GET", "/")[0] == 200
+
+    visit(esc_eval, monkeypatch, study, send)
+
+
+def test_a_task_that_cannot_be_is_not_found(study: Path) -> None:
+    with served(study) as (address, _):
+        client = Client(address).enter(links(study)["r01"])
+        for number in ("1" * 23, "9" * 5000, "-" + "1" * 30, "99", "one", "2147483648"):
+            for method, path, body in (
+                ("GET", f"/task/{number}", None),
+                ("POST", f"/api/task/{number}/submit", {}),
+                ("PUT", f"/api/task/{number}/answer", {"question": "empathy", "value": 1}),
+            ):
+                status, _, headers = client.request(method, path, body)
+                assert status == 404 and headers.items() >= USUAL, (method, status)
+
+
+@pytest.mark.parametrize("named", [None, "127.0.0.1"])
+def test_only_a_named_proxy_says_where_a_request_is_from(
+    named: str | None, study: Path, esc_eval: EscEval, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if named:
+        monkeypatch.setenv("FORWARDED_ALLOW_IPS", named)
+    seen: list[str] = []
+    allows = guard.RequestRate.allows
+
+    def noted(self: guard.RequestRate, client: str) -> bool:
+        seen.append(client)
+        return allows(self, client)
+
+    monkeypatch.setattr(guard.RequestRate, "allows", noted)
+
+    def ask(address: str) -> None:
+        host, _, port = address.partition(":")
+        with socket.create_connection((host, int(port)), timeout=10) as line:
+            line.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Forwarded-For: 203.0.113.7\r\nConnection: close\r\n\r\n")
+            while line.recv(4096):
+                pass
+
+    visit(esc_eval, monkeypatch, study, ask)
+    assert ("203.0.113.7" in seen) == bool(named) and ("127.0.0.1" in seen) != bool(named)
+
+
+def test_a_folder_that_was_there_keeps_its_mode_and_what_is_secret_is_private(esc_eval: EscEval, tmp_path: Path) -> None:
+    def mode(path: Path) -> int:
+        return stat.S_IMODE(path.stat().st_mode)
+
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine").chmod(0o755)
+    for folder, expected in (("mine", 0o755), ("new", 0o700)):
+        make_study(esc_eval, name=folder)
+        assert mode(tmp_path / folder) == expected
+        assert {mode(tmp_path / folder / name) for name in ("links.csv", "study.sqlite")} == {0o600}

@@ -86,7 +86,9 @@ def test_what_cannot_be_made_a_study_is_refused_with_the_reason(
     esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_dialogues(tmp_path / "d.jsonl")
+    (tmp_path / "consent.txt").write_text("Yes.")
     rate = ("--dialogues", "d.jsonl", "--rubric", "esc_eval_human")
+    talk = ("--supporter", "alpha@http://127.0.0.1:9/v1", "--raters", 2)
     for options, message in [
         ((*rate, "--raters", 1), "overlap 2: 1 raters read en"),
         (rate, "--raters: none"),
@@ -98,9 +100,12 @@ def test_what_cannot_be_made_a_study_is_refused_with_the_reason(
         ((*rate, "--raters", "few"), "--raters few: write a number, or CODE=en,zh"),
         ((*rate, "--raters", 2, "--set", "overlap=0"), "overlap: "),
         ((*rate, "--raters", 2, "--set", "checks=none.jsonl"), "checks"),
+        (talk, "talks need a rubric"),
+        ((*talk, "--rubric", "emoharbor"), "say what they agree to"),
+        ((*talk, "--rubric", "role_play", "--consent", "consent.txt"), "rates the seeker, but here a person is the seeker"),
     ]:
         code, error = esc_eval("people", "create", "s", *options)
-        assert code == 2 and message in error, (options, error)
+        assert code == 2 and message in error and not (tmp_path / "s").exists(), (options, error)
     for name in ("a b", "-x", ".x", "x" * 70):
         code, error = esc_eval("people", "create", *rate, "--raters", 2, "--", tmp_path / name / ".")
         assert code == 2 and "name: String should match pattern" in error and not (tmp_path / name).exists()

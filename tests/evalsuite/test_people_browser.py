@@ -8,12 +8,11 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from core.files import read_jsonl, write_jsonl
-from core.records import HumanScore, Preference
+from core.files import write_jsonl
 from core.rubrics import load_rubric
 from tests.conftest import EscEval
 from tests.evalsuite.browsing import no_errors, screen, text_of, until, violations
-from tests.people_study import SCRIPT, cards, dialogue, links, make_study, served
+from tests.people_study import SCRIPT, cards, dialogue, exported, links, make_study, served
 
 pytestmark = pytest.mark.browser
 KEYS = list(load_rubric("esc_eval_human").dimensions)
@@ -106,8 +105,7 @@ def test_two_raters_and_an_organiser_rate_a_study(
         browser.delete_all_cookies()
         browser.get(new)
         assert "All done" in browser.page_source
-    assert esc_eval("people", "results", "s", "--out", "out") == (0, "")
-    scores = read_jsonl(Path("out/scores.jsonl"), HumanScore, "scores")
+    scores = exported(esc_eval)
     assert {(s.annotator, s.value) for s in scores} == {("r01", 3), ("r02", 2)} and len(scores) == 2 * 2 * len(KEYS)
 
 
@@ -138,14 +136,7 @@ def test_a_choice_between_seekers_side_by_side(
             saved(browser)
             submit(browser)
         no_errors(browser)
-        enter(browser, address, links(tmp_path / "s")["organiser"])
-        for code in ("r01", "r02"):
-            row = f"tr:has(button[data-code={code}]) td"
-            assert text_of(browser, row)[:4] == [code, "1", "0", "1"]
-        click(browser, "button[data-act=link][data-code=r02]")
-        until(browser, "return [...document.querySelectorAll('code')].some(one => one.textContent.includes('/r/'))")
-    assert esc_eval("people", "results", "s", "--out", "out") == (0, "")
-    chosen = read_jsonl(Path("out/preferences.jsonl"), Preference, "preferences")
+    chosen = exported(esc_eval, "preferences.jsonl")
     assert {p.annotator: (p.order, p.verdict) for p in chosen} == {c: (o, o[0]) for c, o in first.items()}
 
 

@@ -1,23 +1,30 @@
-"""People's scores where a judge's verdicts stand: leaderboards (table 2), correlations, pairs on one profile."""
+"""People's scores where a judge's verdicts stand: boards, correlations, pairs; and what intervals promise."""
 
+import csv
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from core.errors import UserError
-from core.files import CONFIGS, write_jsonl
+from core.files import CONFIGS, read_jsonl, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Preference, Turn
-from core.rubrics import load_rubric
+from core.rubrics import Rubric, load_rubric
+from core.tables import Estimate
 from data_prep.profiles import bundled_profiles, load_profiles
+from data_prep.scores.annotator_agreement import agreement
 from evalsuite.papers.pairwise import pairs_of, pairwise_tables
 from evalsuite.papers.role_play import read_field
+from evalsuite.people.store import RaterAnswer, StudyStore
+from evalsuite.people.study import Person, assign, rated_items
 from evalsuite.statistics.contestants import scores_of_judges, verdicts_of_people
 from evalsuite.statistics.leaderboard import Tally
 from tests.conftest import EscEval
 from tests.evalsuite.test_role_play import Call, call, config
 from tests.generated_report import write_run
+from tests.people_study import answer_all, cards, dialogue, make_study, url_of
 
 __all__ = ["call"]
 RUBRIC = load_rubric("esc_eval_human")
@@ -146,3 +153,130 @@ def test_seekers_of_one_profile_are_compared_by_people_and_by_a_judge(call: Call
     seekers = ("--seeker", "full=full", "--seeker", "one_agent=one_agent")
     code, _, error = call("paper", "role-play", "--config", config(tmp_path), *seekers, "--out", "out")
     assert code == 2 and f"{profile.id} is a profile: rubric role_play rates seekers against role cards" in error
+
+
+# --- from a study's answers -------------------------------------------------------------------------------------------------
+
+
+TURNS = [["seeker", "I lost my cat."], ["supporter", "I hear you."]]
+
+
+def talks(esc_eval: EscEval, folder: Path, raters: int, *more: object) -> None:
+    """A study in which everybody has talked to two supporters; scores of the second are a point higher."""
+    (folder / "consent.txt").write_text("Yes.")
+    models = ("--supporter", "alpha@http://127.0.0.1:9/v1", "--supporter", "beta@http://127.0.0.1:9/v1")
+    given = ("--rubric", "emoharbor", "--consent", "consent.txt", "--raters", raters, *more)
+    assert esc_eval("people", "create", "talk", *models, *given) == (0, "")
+    store = StudyStore(url_of(folder / "talk"), "talk")
+    keys = list(load_rubric("emoharbor").dimensions)
+    for task in store.tasks():
+        said = [*TURNS, ["seeker", f"Thank you, {task.details['supporter']}."]]
+        store.set_details(task.id, task.details | {"turns": said, "ended": "seeker_ended"})
+        value = 1 + int(task.rater[1:]) % 3 + (task.details["supporter"] == "beta")
+        for key in keys:
+            store.save(task.id, task.rater, key, None, RaterAnswer(value), 0)
+        assert not store.submit(task.id, task.rater, [(key, None) for key in keys])
+    store.close()
+    assert esc_eval("people", "results", "talk", "--out", "talked") == (0, "")
+
+
+def test_people_who_play_a_card_are_a_contestant_of_table_1(esc_eval: EscEval, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "c.jsonl", cards(2))
+    talks(esc_eval, tmp_path, 2, "--cards", "c.jsonl")
+    held = read_jsonl(Path("talked/dialogues.jsonl"), Dialogue, "dialogues")
+    assert {d.card_id for d in held} == {"c0", "c1"} and {d.source for d in held} == {"talk"}
+    write_jsonl(tmp_path / "bot.jsonl", [dialogue("alpha", n, simulator="bot") for n in range(2)])
+    both = ("--dialogues", "talked/dialogues.jsonl", "--dialogues", "bot.jsonl")
+    given = ("--rubric", "role_play", "--cards", "c.jsonl", "--raters", 2)
+    assert esc_eval("people", "create", "rate", *both, *given) == (0, "")
+    answer_all(tmp_path / "rate", lambda _, dialogue, __: 1 if dialogue.simulator == "bot" else 2)
+    assert esc_eval("people", "results", "rate", "--out", "rated") == (0, "")
+    table = ("--dialogues", "rated/dialogues.jsonl", "--gold", "rated/scores.csv", "--out", "table")
+    code, error = esc_eval("paper", "role-play", *table)
+    assert code == 0, error
+    (file,) = sorted(Path("table").rglob("role_play-en.csv"))
+    rows = {row["seeker"]: row for row in csv.DictReader(file.open(encoding="utf-8-sig"))}
+    assert float(rows["talk"]["average"].split()[0]) == 10 and float(rows["bot"]["average"].split()[0]) == 5
+
+
+def test_a_talks_ratings_are_a_leaderboard(esc_eval: EscEval, tmp_path: Path) -> None:
+    """EmoHarbor's appendix I."""
+    talks(esc_eval, tmp_path, 6)
+    board = ("--dialogues", "talked/dialogues.jsonl", "--gold", "talked/scores.csv", "--out", "board")
+    code, error = esc_eval("leaderboard", *board)
+    assert code == 0, error
+    file = Path("board/tables/leaderboard-en.csv")
+    assert [line.split(",")[1] for line in file.read_text().splitlines()[1:3]] == ["beta", "alpha"]
+
+
+def test_halves_go_through_to_what_agree_reads(esc_eval: EscEval) -> None:
+    folder = make_study(esc_eval, rubric="feel", supporters=("alpha",))
+    answer_all(folder, lambda rater, _, __: {"r01": 0.5, "r02": 1}[rater])
+    assert esc_eval("people", "results", "s", "--out", "out") == (0, "")
+    assert esc_eval("agree", "--gold", "out/scores.csv", "--out", "agreed")[0] == 0
+    (row, *_) = json.loads(Path("agreed/annotators.json").read_text())["annotators"]
+    assert (row["equal"]["mean"], row["near"]["mean"], row["n"]) == (0, 1, 3)
+
+
+# --- raters with known severities -------------------------------------------------------------------------------------------
+
+
+SIMULATED = Rubric.model_validate(
+    {
+        "name": "simulated",
+        "source": "made",
+        "languages": ["en"],
+        "scale": {"min": 0, "max": 10},
+        "dimensions": {"quality": {"label": {"en": "Quality"}, "about": {"en": "How good it is."}}},
+    }
+)
+QUALITY = {"good": 6.5, "middling": 5.0, "poor": 3.5}  # the means of what three supporters do on a card
+SPREAD, ERROR = 1.2, 0.8  # of a supporter's dialogues around its mean, of a rater's scores around what is there
+SEVERITY = {"r0": -0.6, "r1": -0.2, "r2": 0.2, "r3": 0.6}  # their mean is nothing: the raters together are fair
+STUDIES = 100
+
+
+def study(seed: int, cards: int) -> tuple[list[Dialogue], list[HumanScore]]:
+    """Who scores what is drawn as in every study; scores are whole, rounded up or down by chance: no bias is left."""
+    rng = np.random.default_rng(seed)
+    dialogues, values = [], {}
+    for card in range(cards):
+        for supporter, mean in QUALITY.items():
+            dialogues.append(held(supporter, card))
+            values[dialogues[-1].id] = rng.normal(mean, SPREAD)
+    items, _ = rated_items(dialogues, SIMULATED, {})
+    of_item = {item.id: content.dialogue.id for item, content in items}
+    scores = []
+    for task in assign([item for item, _ in items], [Person(code, ("en",)) for code in SEVERITY], 2, 0, seed):
+        seen = values[of_item[task.item]] + SEVERITY[task.rater] + rng.normal(0, ERROR)
+        score = min(10.0, max(0.0, np.floor(seen + rng.random())))
+        fields = {"language": "en", "annotator": task.rater, "rubric": "simulated", "dimension": "quality"}
+        scores.append(HumanScore(dialogue_id=of_item[task.item], value=score, **fields))
+    return dialogues, scores
+
+
+def covered(estimates: Iterator[Estimate], truth: float) -> float:
+    """In what share of the studies the interval holds the truth."""
+    inside = [e.low is not None and e.high is not None and e.low <= truth <= e.high for e in estimates]
+    assert len(inside) == STUDIES
+    return float(np.mean(inside))
+
+
+@pytest.mark.slow
+def test_agreement_and_the_leaderboard_recover_what_was_put_in() -> None:
+    studies = [study(seed, cards=40) for seed in range(STUDIES)]
+    large = [agreement(study(10_000 + seed, cards=2000)[1], [SIMULATED])[0] for seed in range(2)]  # nothing is left to chance
+    found = [agreement(scores, [SIMULATED], seed=seed)[0] for seed, (_, scores) in enumerate(studies)]
+    for name in ("alpha", "kappa", "near"):
+        truth = float(np.mean([getattr(figures, name).mean for figures in large]))
+        assert 0.9 <= covered((getattr(figures, name) for figures in found), truth) <= 0.99, (name, truth)
+        mean = np.mean([getattr(figures, name).mean for figures in found])
+        assert abs(mean - truth) < (0.03 if name == "kappa" else 0.01), (name, mean)
+    boards = [Tally(dialogues, verdicts_of_people(scores), SIMULATED).boards[0] for dialogues, scores in studies]
+    for supporter, mean in QUALITY.items():
+        place = [contestant.supporter for contestant in boards[0].contestants].index(supporter)
+        assert 0.9 <= covered((board.scores[place][0].estimate for board in boards), 10 * mean) <= 0.99, supporter
+    for board in boards:
+        ranked = [board.contestants[place].supporter for place in board.order]
+        assert ranked == list(QUALITY), "supporters a point and a half apart are never mistaken on forty cards"
+    assert np.mean([bool(gap.holds) for board in boards for gap in board.differences]) > 0.95

@@ -12,15 +12,28 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
 
-from core.files import read_jsonl, write_jsonl
-from core.records import HumanScore, Preference
+from core.files import write_jsonl
+from core.records import HumanScore
 from core.rubrics import load_rubric
 from evalsuite.people.chat import trouble
 from evalsuite.people.results import progress
 from evalsuite.people.store import RaterAnswer, RefusedAnswer, StudyStore, TaskRow
 from tests.conftest import EscEval
-from tests.people_study import Client, free_port, links, make_study, process, served, url_of, write_dialogues
+from tests.people_study import (
+    Client,
+    exported,
+    free_port,
+    links,
+    make_study,
+    process,
+    rating,
+    served,
+    url_of,
+    write_dialogues,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -61,8 +74,7 @@ def test_a_study_from_links_to_records_that_agree_reads(study: Path, esc_eval: E
                 assert rater.put(task, "comment", text="=1+1")[0] == 200
                 assert rater.submit(task)[0] == 200
             assert "All done" in rater.request("GET", "/")[1]
-    assert esc_eval("people", "results", "s", "--out", "out") == (0, "")
-    scores = read_jsonl(Path("out/scores.jsonl"), HumanScore, "scores")
+    scores = exported(esc_eval)
     assert len(scores) == 12 * len(KEYS) and {score.rubric for score in scores} == {RUBRIC.name}
     sums: dict[tuple[str, str], float] = {}
     for score in scores:
@@ -88,8 +100,7 @@ def test_pairs_of_supporters_become_preferences(esc_eval: EscEval, tmp_path: Pat
                 assert rater.put(task, "warm", choice=wanted)[0] == 200
                 assert rater.put(task, "warm", value=1)[0] == 422 and rater.submit(task)[0] == 200
         shown = {(task.item, task.rater): task.order for task in store.tasks()}
-    assert esc_eval("people", "results", "s", "--out", "out") == (0, "")
-    chosen = read_jsonl(Path("out/preferences.jsonl"), Preference, "preferences")
+    chosen = exported(esc_eval, "preferences.jsonl")
     assert sorted((p.annotator, p.dialogue_a, p.verdict, p.question) for p in chosen) == [
         (code, f"alpha-en-{card}", verdict, "warm") for code, verdict in (("r01", "a"), ("r02", "tie")) for card in (0, 1)
     ]
@@ -142,8 +153,7 @@ def test_attention_checks_and_repeats_are_reported_and_in_no_score(esc_eval: Esc
     assert (first.checks, second.checks) == ([True], [False])
     assert sum(first.repeats) == len(KEYS) - 1 == len(first.repeats) - 1, "4 and then 1 is not the same"
     assert sum(second.repeats) == len(KEYS), "1 and then 2 is within a point"
-    assert esc_eval("people", "results", "s", "--out", "out") == (0, "")
-    scored = {score.dialogue_id for score in read_jsonl(Path("out/scores.jsonl"), HumanScore, "scores")}
+    scored = {score.dialogue_id for score in exported(esc_eval)}
     assert scored == {one.id for one in held[1:]}
     assert Path("out/control.csv").read_text().count("check") == 2 * len(KEYS)
 
@@ -162,15 +172,13 @@ def test_what_raters_differ_on_waits_for_a_reviewer_and_is_then_accepted(esc_eva
         assert reviewer.tasks() == [review], "it is queued once"
         page = reviewer.request("GET", f"/task/{review}")[1]
         assert "Scores given: 1 / 3" in page and page.count("<fieldset") == 1 and "r01" not in page
-        assert esc_eval("people", "results", "s", "--out", "before") == (0, "")
+        before = exported(esc_eval, "accepted.jsonl", "before")
         assert reviewer.put(review, "empathy", value=2)[0] == 422, "only what is contested is asked"
         assert reviewer.put(review, "skill", value=3)[0] == 200 and reviewer.submit(review)[0] == 200
-    assert esc_eval("people", "results", "s", "--out", "after") == (0, "")
-    before, after = (read_jsonl(Path(f"{name}/accepted.jsonl"), HumanScore, "scores") for name in ("before", "after"))
+    after = exported(esc_eval, "accepted.jsonl", "after")
     assert len(before) == 2 * len(KEYS) - 1 and len(after) == 2 * len(KEYS)
     assert {s.value for s in after if s.dimension == "skill"} == {3, 2} and {s.annotator for s in after} == {"accepted"}
-    scores = read_jsonl(Path("after/scores.jsonl"), HumanScore, "scores")
-    assert {s.annotator for s in scores} == {"r01", "r02"}, "a reviewer is no rater"
+    assert {s.annotator for s in exported(esc_eval)} == {"r01", "r02"}, "a reviewer is no rater"
 
 
 def test_feels_second_round_by_the_same_raters(esc_eval: EscEval, tmp_path: Path, database: str | None) -> None:
@@ -201,18 +209,15 @@ def test_feels_second_round_by_the_same_raters(esc_eval: EscEval, tmp_path: Path
         assert raters["r03"].put(later["again"][1].id, keys[1], value=1)[0] == 422, "only what is contested"
         assert raters["r03"].put(later["again"][1].id, keys[0], value=1.5)[0] == 200
         assert raters["r03"].submit(later["again"][1].id)[0] == 200
-        assert esc_eval("people", "results", "s", "--out", "between") == (0, "")
+        between = {(x.dialogue_id, x.dimension) for x in exported(esc_eval, "accepted.jsonl", "between")}
         assert raters[code].put(joint.id, keys[1], value=2.5)[0] == 200 and raters[code].submit(joint.id)[0] == 200
-    between = {(x.dialogue_id, x.dimension) for x in read_jsonl(Path("between/accepted.jsonl"), HumanScore, "scores")}
     assert ("alpha-en-0", keys[0]) in between and ("beta-en-0", keys[1]) not in between
-    assert esc_eval("people", "results", "s", "--out", "out") == (0, "")
-    means = {(x.dialogue_id, x.dimension): x.value for x in read_jsonl(Path("out/accepted.jsonl"), HumanScore, "scores")}
+    means = {(x.dialogue_id, x.dimension): x.value for x in exported(esc_eval, "accepted.jsonl")}
     assert means.pop(("alpha-en-0", keys[0])) == pytest.approx((1 + 1 + 1.5) / 3)
     assert means.pop(("beta-en-0", keys[1])) == 2.5 and set(means.values()) == {2} and len(means) == 10
-    final = read_jsonl(Path("out/final.jsonl"), HumanScore, "scores")
+    final = exported(esc_eval, "final.jsonl")
     assert len(final) == 36 and {x.value for x in final if (x.dialogue_id, x.dimension) == ("beta-en-0", keys[1])} == {2.5}
-    first = read_jsonl(Path("out/scores.jsonl"), HumanScore, "scores")
-    assert [x.value for x in first if (x.dialogue_id, x.dimension) == ("beta-en-0", keys[1])] == [0, 1.5, 3]
+    assert [x.value for x in exported(esc_eval) if (x.dialogue_id, x.dimension) == ("beta-en-0", keys[1])] == [0, 1.5, 3]
     given = ("--dialogues", "d.jsonl", "--rubric", "feel", "--raters", 3, *more, "--set", "reviewers=1")
     refused, error = esc_eval("people", "create", "t", *given)
     assert refused == 2 and "either the raters score again, or reviewers decide" in error
@@ -288,9 +293,7 @@ def test_a_killed_server_keeps_every_acknowledged_answer(
 
 def test_a_locked_database_is_said_and_nothing_is_half_written(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evalsuite.people.store.BUSY_S", 0.2)
-    with served(study) as (address, store):
-        rater = Client(address).enter(links(study)["r01"])
-        task = rater.tasks()[0]
+    with rating(study) as (rater, task, store):
         holder = sqlite3.connect(study / "study.sqlite", isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")
         status, said = rater.put(task, "empathy", value=3)
@@ -303,11 +306,8 @@ def test_a_locked_database_is_said_and_nothing_is_half_written(study: Path, monk
 
 def test_a_full_disk_is_said_and_nothing_is_half_written(study: Path) -> None:
     """SQLite's own limit of pages stands for the disk: it fails with the same error."""
-    with served(study) as (address, store):
-        rater = Client(address).enter(links(study)["r01"])
-        task = rater.tasks()[0]
+    with rating(study) as (rater, task, store):
         assert rater.put(task, "empathy", value=3)[0] == 200
-        from sqlalchemy import event
 
         @event.listens_for(store.engine, "begin")
         def _full(connection: object) -> None:
@@ -319,13 +319,14 @@ def test_a_full_disk_is_said_and_nothing_is_half_written(study: Path) -> None:
         assert set(store.answers()[task]) == {("empathy", None)}
 
 
-def test_what_the_database_says_becomes_words() -> None:
-    from sqlalchemy.exc import OperationalError
-
-    for said, word in [
+@pytest.mark.parametrize(
+    ("said", "word"),
+    [
         ("database is locked", "database_busy"),
         ("database or disk is full", "disk_full"),
         ("attempt to write a readonly database", "disk_full"),
         ("could not connect", "database_down"),
-    ]:
-        assert trouble(OperationalError("", {}, Exception(said))).word == word
+    ],
+)
+def test_what_the_database_says_becomes_words(said: str, word: str) -> None:
+    assert trouble(OperationalError("", {}, Exception(said))).word == word
