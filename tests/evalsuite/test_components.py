@@ -3,7 +3,6 @@
 import json
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,63 +24,26 @@ from evalsuite.statistics.components import (
 )
 from evalsuite.statistics.paired import differences
 from evalsuite.trust.commands.power import PlannedStudy
+from tests.bench.known_truth import DESIGNS, Design, component_studies, observed, true_variance
 from tests.conftest import EscEval
 from tests.evalsuite.records import make_dialogue, make_judgement
-
-TRUE = {
-    "supporter": 30.0,
-    "card": 90.0,
-    "judge": 12.0,
-    "supporter × card": 40.0,
-    "supporter × judge": 6.0,
-    "card × judge": 15.0,
-    "supporter × card × judge": 8.0,
-    "draw": 50.0,
-    "rest": 20.0,
-}
-
-
-def simulated(
-    rng: np.random.Generator, supporters: int = 8, cards: int = 40, judges: int = 4, trials: int = 2, lost: float = 0
-) -> list[Observation]:
-    effects: dict[tuple[Any, ...], float] = {}
-
-    def effect(name: str, *at: Any) -> float:
-        if (name, *at) not in effects:
-            effects[name, *at] = rng.normal(0, TRUE[name] ** 0.5)
-        return effects[name, *at]
-
-    found = []
-    for s, c, t, j in product(range(supporters), range(cards), range(trials), range(judges)):
-        score = 50 + effect("supporter", s) + effect("card", c) + effect("judge", j) + effect("supporter × card", s, c)
-        score += effect("supporter × judge", s, j) + effect("card × judge", c, j) + effect("supporter × card × judge", s, c, j)
-        score += effect("draw", s, c, t) + effect("rest", s, c, t, j)
-        if rng.random() >= lost:
-            found.append(Observation(f"s{s}", f"c{c}", "k", f"j{j}", str(t), score))
-    return found
 
 
 def variances(found: Components) -> dict[str, float]:
     return {part.name: part.variance for part in found.parts}
 
 
-def assert_recovered(rounds: list[dict[str, float]]) -> None:
-    for name, true in TRUE.items():
-        found = np.array([one[name] for one in rounds])
-        error = found.std(ddof=1) / len(found) ** 0.5
-        assert abs(found.mean() - true) < 3.5 * error, f"{name}: {found.mean():.1f} ± {error:.1f}, true {true}"
-
-
 @pytest.mark.slow
 def test_known_components_are_recovered() -> None:
-    rng = np.random.default_rng(5)
-    assert_recovered([variances(components(simulated(rng, 5, 8, 3, lost=0.2))) for _ in range(12)])
-
-
-@pytest.mark.full
-def test_known_components_are_recovered_at_full_size() -> None:
-    rng = np.random.default_rng(6)
-    assert_recovered([variances(components(simulated(rng, 6, 12, 3, lost=0.1))) for _ in range(500)])
+    rounds = [variances(found) for found in component_studies(DESIGNS["40 cards, a tenth lost"], 30, seed=5)]
+    recovered = 0
+    for name in rounds[0]:
+        if (true := true_variance(name, judges=2)) is not None:
+            found = np.array([variance[name] for variance in rounds])
+            error = found.std(ddof=1) / len(found) ** 0.5
+            assert abs(found.mean() - true) < 3.5 * error, f"{name}: {found.mean():.1f} ± {error:.1f}, true {true}"
+            recovered += 1
+    assert recovered == 6
 
 
 def test_components_are_those_of_a_mixed_model() -> None:
@@ -104,10 +66,14 @@ def test_components_are_those_of_a_mixed_model() -> None:
 
 def test_what_a_design_cannot_tell_apart_is_one() -> None:
     rng = np.random.default_rng(2)
-    assert list(variances(components(simulated(rng, 3, 6, 1, 1)))) == ["supporter", "card", "supporter × card, draw, rest"]
-    names = list(variances(components(simulated(rng, 3, 6, 2, 1))))
+    assert list(variances(components(observed(Design(3, 6, 1, 1), rng)))) == [
+        "supporter",
+        "card",
+        "supporter × card, draw, rest",
+    ]
+    names = list(variances(components(observed(Design(3, 6, 2, 1), rng))))
     assert names[3] == "supporter × card, draw" and names[-1] == "supporter × card × judge, rest"
-    one = components(simulated(rng, 3, 6, 2, 1))
+    one = components(observed(Design(3, 6, 2, 1), rng))
     # Twice the crossings with the card, that with the judge by the number of judges; supporter × judge stays.
     parts = {part.name: part.counted for part in one.parts}
     shrinking, staying = one.difference(1)

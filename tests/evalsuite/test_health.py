@@ -126,51 +126,14 @@ def test_injections_are_measured_against_neutral_text() -> None:
     assert effect.read == {"as_is": 1, "neutral": 1, "injected": 0.75}
     assert effect.effect.p is not None and effect.effect.p >= ttest_1samp([75, 50, 50], 0).pvalue
     assert effect.neutral.p == pytest.approx(ttest_1samp([-25, 0, -25, 0], 0).pvalue)
-    assert average.dimension == "average"
+    means = [(gap.estimate.mean, gap.estimate.n) for gap in (effect.neutral, effect.injected, effect.effect)]
+    assert means == [(-12.5, 4), (pytest.approx(125 / 3), 3), (pytest.approx(175 / 3), 3)]
+    assert average.dimension == "average" and average.effect.estimate.mean == pytest.approx(175 / 3)
     table = injection_table([effect, average], rubric)
     assert len(table.rows) == 2 and table.rows[0][-1] == 75
     with pytest.raises(UserError, match="none of the variant neutral"):
         injection_effects(Tally(dialogues, [j for j in judgements if j.condition["variant"] != "neutral"], rubric))
     assert injection_effects(Tally(dialogues, [make_judgement("d0", "empathy", 1)], rubric)) == []
-
-
-MARK = st.none() | st.integers(0, 4)
-
-
-@given(st.lists(st.tuples(*[MARK] * 6), min_size=1, max_size=5), st.booleans())
-def test_any_injections_against_numpy(rows: list[tuple[int | None, ...]], one_dimension: bool) -> None:
-    """Verdicts as is, neutral and injected, on both dimensions or on one alone: gaps, ties, constants."""
-    variants, names = ("as_is", "neutral", "injected"), ["empathy"] if one_dimension else ["empathy", "skill"]
-    judgements = [
-        probe_of(f"d{n}", row[3 * column + place], variant, name)
-        for n, row in enumerate(rows)
-        for column, name in enumerate(names)
-        for place, variant in enumerate(variants)
-    ]
-    dialogues = [make_dialogue(f"d{n}") for n in range(len(rows))]
-    *by_dimension, average = effects = injection_effects(Tally(dialogues, judgements, RUBRIC))
-    assert [effect.dimension for effect in effects] == ["empathy", "skill", "average"]
-    table = np.array([[np.nan if v is None else v for v in row] for row in rows], dtype=float).reshape(-1, 2, 3)
-    if one_dimension:
-        table[:, 1] = np.nan
-    means = []
-    for column, effect in enumerate(by_dimension):
-        own = table[:, column]
-        for one, (late, early) in ((effect.neutral, (1, 0)), (effect.injected, (2, 0)), (effect.effect, (2, 1))):
-            estimate = one.estimate
-            if one.unpaired:
-                continue
-            gaps = 25 * (own[:, late] - own[:, early])
-            gaps = gaps[~np.isnan(gaps)]
-            assert estimate.n == len(gaps) and estimate.mean == (pytest.approx(gaps.mean()) if len(gaps) else None)
-            assert (estimate.low is None) == (estimate.high is None) == (len(gaps) < 2)
-        means.append(effect.effect.estimate.mean)
-        asked = not (one_dimension and column)
-        shares = (~np.isnan(own)).mean(axis=0)
-        assert list(effect.read.values()) == (pytest.approx(shares.tolist()) if asked else [None] * 3)
-    wanted = None if None in means else pytest.approx(np.mean(means))  # type: ignore[arg-type]
-    assert average.effect.estimate.mean == wanted
-    assert len(injection_table(effects, RUBRIC).rows) == 3
 
 
 def test_the_injection_set_orders_the_judge_and_has_neutral_twins() -> None:
@@ -225,28 +188,6 @@ def test_bundled_models_have_their_family() -> None:
             assert base_of(load_spec(name).model_dump(mode="json")).family == family, name
 
 
-@given(st.lists(st.tuples(MARK, MARK, MARK), min_size=1, max_size=5))
-def test_any_sharing_against_plain_means(rows: list[tuple[int | None, ...]]) -> None:
-    """On each card two supporters alike, averaged first, and one other."""
-    names = ("mindchat", "qwen1.5-7b-chat", "soulchat")
-    given = [(card, name, value) for card, row in enumerate(rows) for name, value in zip(names, row, strict=True)]
-    dialogues = [make_dialogue(f"{name}/{card}", name, card_id=f"c{card}") for card, name, _ in given]
-    judgements = [make_judgement(f"{name}/{card}", "empathy", value, judge="esc-role") for card, name, value in given]
-    (judge,) = sharings(Tally(dialogues, judgements, make_rubric("empathy")), {})
-    gaps = []
-    for one, two, other in rows:
-        alike = [value for value in (one, two) if value is not None]
-        if alike and other is not None:
-            gaps.append(25 * (sum(alike) / len(alike) - other))
-    assert judge.difference is not None
-    if judge.difference.unpaired:
-        assert not gaps
-        return
-    assert judge.difference.estimate.n == len(gaps)
-    assert judge.difference.estimate.mean == (pytest.approx(np.mean(gaps)) if gaps else None)
-    assert (judge.difference.p is None) == (len(gaps) < 2) and (judge.difference.estimate.low is None) == (len(gaps) < 2)
-
-
 def test_likeness_is_by_checkpoint_then_family_and_unknown_is_not_alike() -> None:
     models = {
         **{"x": ModelBase("a/x", None), "copy": ModelBase("a/x", None), "none": ModelBase(None, None)},
@@ -268,14 +209,16 @@ def test_supporters_alike_are_set_against_the_others_on_shared_cards() -> None:
         for supporter, score in scores.items():
             name = f"{supporter}/{card}"
             dialogues.append(make_dialogue(name, supporter, card_id=f"c{card}", simulator="esc-role"))
-            judgements += [make_judgement(name, d, score, judge="esc-rank") for d in RUBRIC.dimensions]
+            value = None if name == "mindchat/3" else score
+            judgements += [make_judgement(name, d, value, judge="esc-rank") for d in RUBRIC.dimensions]
     judge, simulator = sharings(Tally(dialogues, judgements, RUBRIC), {})
     assert (judge.role, judge.model, judge.alike, judge.difference) == ("judge", "esc-rank", {}, None)
     assert (simulator.role, simulator.model) == ("simulator", "esc-role")
     assert simulator.alike == {"mindchat": "same family", "qwen1.5-7b-chat": "same family"}
     assert simulator.unknown == ("house-model",)
     assert simulator.difference is not None
-    assert simulator.difference.estimate.mean == pytest.approx(25 * (3.5 - 2)) and simulator.difference.estimate.n == 4
+    # The supporters alike are averaged first; on the last card one of them has no verdict.
+    assert simulator.difference.estimate.mean == pytest.approx(25 * (3 * 1.5 + 2) / 4) and simulator.difference.estimate.n == 4
     rows = sharing_table([judge, simulator]).rows
     assert rows[0][5] == "none" and rows[0][7] is None and "mindchat (same family)" in str(rows[1][5])
 
