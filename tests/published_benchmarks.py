@@ -6,9 +6,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from typer.testing import CliRunner
-
 from data_prep.__main__ import app
+from tests.verbs import printed
 
 # --- MindEval ---------------------------------------------------------------------------------------------------------------
 
@@ -130,7 +129,4 @@ def judges_pack() -> str:
 
 def imported(name: str, *more: object, place: object = "clone") -> str:
     """What `esc-data import` of a benchmark's clone prints, in one line; the files are in the folder `in`."""
-    line = ["import", "--source", f"{name}={place}", "--out", "in", *map(str, more)]
-    result = CliRunner().invoke(app, line, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return " ".join(result.output.split())
+    return " ".join(printed(app, "import", "--source", f"{name}={place}", "--out", "in", *more).split())

@@ -7,6 +7,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from data_prep.__main__ import app
 from data_prep.sources import SOURCES, corpus_files
+from tests.verbs import printed
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -57,11 +59,7 @@ def publish(forge: Path, name: str, files: dict[str, str | bytes | None]) -> str
     return git(repository, "rev-parse", "HEAD")
 
 
-def run(*words: str) -> str:
-    result = CliRunner().invoke(app, ["fetch", *words])
-    if result.exception is not None:
-        raise result.exception
-    return result.output
+run = partial(printed, app, "fetch")
 
 
 def test_what_the_reader_looks_for_lies_in_one_folder(forge: Path, tmp_path: Path) -> None:

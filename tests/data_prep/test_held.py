@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
 from core.records import Dialogue, Turn
 from data_prep.__main__ import app
 from data_prep.scores.human import read_scores
+from tests.verbs import printed
 
 DIALOGUES = """situation,supporter,language,role,text
 rain/1,alpha,en,seeker,It rains.
@@ -39,11 +39,7 @@ def given(tmp_path: Path) -> Path:
 
 
 def call(folder: Path, *more: object, dialogues: str = "d.csv", scores: str = "s.csv", out: str = "out") -> str:
-    arguments = ["import", "--dialogues", folder / dialogues, "--gold", folder / scores, "--out", folder / out, *more]
-    result = CliRunner().invoke(app, [str(each) for each in arguments])
-    if result.exception is not None:
-        raise result.exception
-    return result.output
+    return printed(app, "import", "--dialogues", folder / dialogues, "--gold", folder / scores, "--out", folder / out, *more)
 
 
 def written(folder: Path, out: str = "out") -> dict[tuple[str | None, str | None], Dialogue]:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
@@ -15,13 +14,11 @@ from core.rubrics import load_rubric
 from data_prep.__main__ import app
 from data_prep.scores.human import read_scores
 from evalsuite.commands.agree import read_judgements
+from tests.verbs import printed
 
 
 def call(out: Path, *arguments: object) -> str:
-    result = CliRunner().invoke(app, ["import", "--out", str(out), *map(str, arguments)])
-    if result.exception is not None:
-        raise result.exception
-    return result.output
+    return printed(app, "import", "--out", out, *arguments)
 
 
 def table(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
@@ -18,6 +17,7 @@ from data_prep.scores.label_studio import configuration
 from tests.data_prep.test_dialogue_annotation import dialogue
 from tests.evalsuite.records import make_rubric
 from tests.files_of_rows import read_sheet, write_sheet
+from tests.verbs import printed
 
 FEEL = load_rubric("feel")
 KEYS = list(FEEL.dimensions)
@@ -25,10 +25,7 @@ NO_CHOICE: list[Any] = [None, [], {}, {"choices": []}, {"choices": None}, {"choi
 
 
 def command(*arguments: object) -> str:
-    result = CliRunner().invoke(app, ["sheet", *map(str, arguments), "--rubric", "feel"])
-    if result.exception is not None:
-        raise result.exception
-    return result.output
+    return printed(app, "sheet", *arguments, "--rubric", "feel")
 
 
 def annotation(by: object, value: str, **more: Any) -> dict[str, Any]:

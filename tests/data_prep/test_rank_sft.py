@@ -26,6 +26,7 @@ from evalsuite.statistics.agreement import agreement
 from serve.answers import Reply
 from serve.client import ChatClient
 from serve.questions import Question
+from tests.verbs import printed
 
 pytestmark = pytest.mark.slow
 
@@ -170,11 +171,8 @@ def score_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(folder: Path, out: Path, *more: str) -> str:
-    arguments = ["--dialogues", str(folder / "dialogues.jsonl"), "--gold", str(folder / "scores.jsonl"), "--out", str(out)]
-    result = CliRunner().invoke(app, [*arguments, *more])
-    if result.exception is not None:
-        raise result.exception
-    return result.output
+    given = ("--dialogues", folder / "dialogues.jsonl", "--gold", folder / "scores.jsonl")
+    return printed(app, *given, "--out", out, *more)
 
 
 @pytest.mark.parametrize("split", ["grouped", "random"])

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from functools import partial
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.files import write_jsonl
@@ -18,6 +18,7 @@ from data_prep.__main__ import app
 from data_prep.scores.annotation import ACCEPTED
 from data_prep.scores.annotator_agreement import agreement
 from data_prep.scores.rescoring import contested, finish, who_again
+from tests.verbs import printed
 
 
 def score(dialogue: str, who: str, value: float, dimension: str = "safety") -> HumanScore:
@@ -123,8 +124,7 @@ def test_agreement_in_halves() -> None:
     assert row.near.mean == pytest.approx(2 / 3, abs=1e-6) and row.equal.mean == pytest.approx(1 / 3, abs=1e-6)
 
 
-def call(*arguments: Any) -> str:
-    return CliRunner().invoke(app, ["sheet", *map(str, arguments)], catch_exceptions=False).stdout
+call = partial(printed, app, "sheet")
 
 
 @pytest.mark.slow

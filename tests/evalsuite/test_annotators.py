@@ -6,36 +6,29 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import krippendorff
 import numpy as np
 import pytest
-import typer
 import yaml
 from sklearn.metrics import cohen_kappa_score
-from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.files import write_jsonl
 from core.records import HumanScore
 from data_prep.scores.annotator_agreement import agreement
-from evalsuite.commands.agree import agree
+from evalsuite.cli import app
 from tests.evalsuite.records import fed_rubric
+from tests.verbs import printed
 
 NAMES = ("anna", "ben", "cleo", "dan")
 TOP = {"lively": 2, "consistent": 1, "overall": 4}
 
 
-def call(*arguments: Any) -> str:
-    app = typer.Typer()
-    app.command()(agree)
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    if isinstance(result.exception, UserError):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.stdout
+call = partial(printed, app, "agree")
 
 
 def score(item: int, who: str, dimension: str, value: float, turn: int | None = None) -> HumanScore:

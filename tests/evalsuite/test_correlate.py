@@ -13,6 +13,7 @@ from core.files import write_jsonl
 from evalsuite.commands.agree import agree
 from evalsuite.statistics.correlation import COEFFICIENTS
 from tests.evalsuite.test_correlation import GOLD, TALKS, felt, judged, rows_of
+from tests.verbs import printed
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(agree)
@@ -29,11 +30,7 @@ def files(tmp_path: Path) -> Path:
 
 def call(folder: Path, *more: object, judgements: str = "j.jsonl", gold: str = "g.jsonl", by: str = "dialogue") -> str:
     sides = ["--judgements", folder / judgements, "--gold", folder / gold, "--dialogues", folder / "d.jsonl"]
-    arguments = ["--correlate", by, *sides, *more]
-    result = CliRunner().invoke(app, [str(each) for each in arguments])
-    if result.exception is not None:
-        raise result.exception
-    return result.output
+    return printed(app, "--correlate", by, *sides, *more)
 
 
 def test_the_verb_prints_json_and_writes_tables(files: Path) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import orjson
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from core.errors import UserError
 from evalsuite.papers.commands.ecdbench import app
@@ -27,6 +26,7 @@ from evalsuite.papers.ecdbench.tasks import _fields
 from evalsuite.papers.reported import load_reported
 from evalsuite.papers.reported.recomputation import check
 from tests.small_benchmark import SMALL, item, whole, write, write_all
+from tests.verbs import printed
 
 GATED = {"qwen3-0.6b", "abab6.5t-chat"}
 
@@ -42,9 +42,7 @@ def published(ecdbench: Benchmark) -> list[ModelResult]:
 
 
 def call(*arguments: object) -> Any:
-    result = CliRunner().invoke(app, [*map(str, arguments), "--json"], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return orjson.loads(result.stdout)
+    return orjson.loads(printed(app, *arguments, "--json"))
 
 
 # --- the paper --------------------------------------------------------------------------------------------------------------

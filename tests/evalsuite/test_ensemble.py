@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kendalltau, spearmanr
-from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.files import write_jsonl
@@ -22,6 +22,7 @@ from evalsuite.papers.feel_ensemble import Aspect, combined, fit_tables, panel_o
 from evalsuite.papers.reported import load_reported
 from evalsuite.papers.reported.recomputation import check
 from tests.evalsuite.records import make_dialogue, make_judgement
+from tests.verbs import printed
 
 SAFE = Aspect("en", "safety")
 correlation = st.none() | st.floats(-1, 1)
@@ -191,8 +192,7 @@ def test_people_are_mapped_and_averaged() -> None:
 # --- the commands -----------------------------------------------------------------------------------------------------------
 
 
-def call(*arguments: object) -> str:
-    return CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False).stdout
+call = partial(printed, app)
 
 
 def files(folder: Path, count: int = 12) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import shutil
+from functools import partial
 from pathlib import Path
 from statistics import stdev
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 import orjson
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.files import CONFIGS, write_jsonl
@@ -21,6 +21,7 @@ from evalsuite.papers.commands.feel import app
 from evalsuite.papers.feel import Feel, load_feel_config
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.records import make_dialogue
+from tests.verbs import printed
 
 ASPECTS = load_rubric("feel").dimensions
 
@@ -43,10 +44,7 @@ def judge(body: dict[str, Any], count: int) -> Answer:
     return Answer("\n".join(lines))
 
 
-def call(*arguments: object) -> str:
-    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
-    assert result.exit_code == 0, result.stderr
-    return result.stdout
+call = partial(printed, app)
 
 
 def config(folder: Path, **changes: Any) -> Path:

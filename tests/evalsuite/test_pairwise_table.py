@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,32 +11,25 @@ import krippendorff
 import numpy as np
 import orjson
 import pytest
-import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
-from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.records import Comparison
 from core.tables import Estimate, Table
 from data_prep.scores.human import read_comparisons
-from evalsuite.papers.commands.role_play import WORDS, role_play
+from evalsuite.cli import app
+from evalsuite.papers.commands.role_play import WORDS
 from evalsuite.papers.win_rates import choices_of, win_rate_tables
 from tests.evalsuite.oracles import smoothed
 from tests.evalsuite.test_pairwise import row
+from tests.verbs import printed
 
 HEAD = "item,a,b,annotator,question,verdict,degree,order\n"
 
 
-def call(*arguments: Any) -> str:
-    app = typer.Typer()
-    app.command()(role_play)
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    if isinstance(result.exception, UserError):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.stdout
+call = partial(printed, app, "paper", "role-play")
 
 
 def chosen(item: int, a: str, b: str, who: str, **more: Any) -> Comparison:

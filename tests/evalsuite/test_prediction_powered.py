@@ -5,12 +5,12 @@ import json
 import re
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
-from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
@@ -25,6 +25,9 @@ from tests.evalsuite import ppi_oracle
 from tests.evalsuite.records import make_rubric, make_run
 from tests.peers import python_with
 from tests.people_study import answer_all
+from tests.verbs import printed
+
+call = partial(printed, app)
 
 
 def of_noise(noise: float, bias: float = 15.0, active: bool = False) -> Judged:
@@ -228,11 +231,3 @@ def test_errors_of_the_verbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         call("leaderboard", "--people", "people.jsonl")
     with pytest.raises(UserError, match="--supporter godo.*good"):
         call("people", "suggest", "run", "--budget", "5", "--supporter", "godo")
-
-
-def call(*words: str) -> str:
-    result = CliRunner().invoke(app, words, env={"COLUMNS": "250"})
-    if isinstance(result.exception, UserError):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.output

@@ -1,5 +1,6 @@
 """Replies on real histories: what is asked, what is recorded, how it resumes, against a scripted endpoint."""
 
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ import typer
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.files import CONFIGS, write_jsonl
@@ -18,6 +18,7 @@ from core.records import Dialogue, Turn
 from data_prep.responses import answered, paired, read_responses
 from evalsuite.papers.commands.respond import respond
 from tests.endpoint import Answer, Endpoint, echo
+from tests.verbs import printed
 
 app = typer.Typer()
 app.command()(respond)
@@ -47,10 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def call(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
-    assert result.exit_code == code, result.output
-    return result.output
+call = partial(printed, app)
 
 
 def test_places_histories_and_references() -> None:

@@ -4,6 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from itertools import combinations_with_replacement
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics import BLEU
-from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.files import write_jsonl
@@ -40,6 +40,7 @@ from evalsuite.papers.text_metrics import (
     units,
 )
 from tests.evalsuite.oracles import smoothed
+from tests.verbs import printed
 
 pytestmark = pytest.mark.slow
 
@@ -288,10 +289,7 @@ app = typer.Typer()
 app.command()(respond)
 
 
-def call(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+call = partial(printed, app)
 
 
 def dialogue(id: str, said: str, **about: object) -> Dialogue:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from typer.testing import CliRunner
 
 from core import machine
 from core.errors import UserError
@@ -18,6 +17,7 @@ from serve.__main__ import app
 from serve.checkpoints.places import commits
 from serve.plan import plan_servers
 from serve.units import Workload
+from tests.verbs import printed
 
 DIMENSIONS = ("fluency", "expression", "empathy", "information", "humanoid", "skill", "overall")
 
@@ -264,10 +264,7 @@ def test_too_few_ports(gpus: list[str], tmp_path: Path) -> None:
 
 
 def run_app(*arguments: str) -> str:
-    result = CliRunner().invoke(app, list(arguments))
-    if result.exception is not None:
-        raise result.exception
-    return result.stdout
+    return printed(app, *arguments)
 
 
 def test_print_needs_neither_vllm_nor_the_checkpoint(cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
