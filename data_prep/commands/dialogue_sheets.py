@@ -66,8 +66,9 @@ def export_tasks(scored: ScoredSheet, out: Path) -> None:
 def import_scores(scored: ScoredSheet, files: list[Path], mode: Mode, out: Path) -> None:
     """Annotators' and reviewers' sheets, and Label Studio's exports → OUT/scores.jsonl (every annotator's) and accepted.jsonl
     (settled); what waits → OUT/review.csv, .xlsx. Sheets are recognised by their columns."""
-    exports = [path for path in files if path.suffix.lower() == ".json"]
-    reviews = [path for path in files if path not in exports and "given" in columns_of(path, annotation.SHEET)]
+    columns = {path: columns_of(path, annotation.SHEET) for path in files if path.suffix.lower() != ".json"}
+    exports = [path for path in files if "annotation_id" in columns.get(path, {"annotation_id"})]
+    reviews = [path for path in files if "given" in columns.get(path, ())]
     _check_files([path for path in files if path not in (*exports, *reviews)], files)
     sheets, build = _to_score(scored, out, "sheet import", _SEED, {"mode": mode})
     build.input(*files)

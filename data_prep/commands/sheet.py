@@ -139,7 +139,7 @@ def export(
 def import_(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="Filled-in sheets, CSV or XLSX, or Label Studio's export (JSON)."),
+        typer.Argument(metavar="FILE...", help="Filled-in sheets, CSV or XLSX, or Label Studio's export (JSON or CSV)."),
         SHEET,
     ],
     out: Annotated[

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from xml.etree import ElementTree as xml
 
-from pydantic import BeforeValidator, Field
+from pydantic import AliasChoices, BeforeValidator, Field
 
 from core.errors import UserError, at, near
 from core.files import read_json, validated
@@ -17,7 +17,7 @@ from core.languages import words
 from core.ledger import BuildStep
 from core.people_tables import Faults
 from core.records import Dialogue, HumanScore, Identifier, Language, Name, Whole
-from core.rows import RowModel
+from core.rows import RowModel, dict_rows
 from core.rubrics import Rubric
 from data_prep.scores.annotation import Texts, item_of, score_in, scores_of
 
@@ -68,21 +68,30 @@ class _Chosen(RowModel):
 class _LabelResult(RowModel):
     """The entry in one field; its value is read if the field is a dimension of the rubric."""
 
-    from_name: Name
-    value: Any
+    from_name: Name | None = None  # a relation has none
+    value: Any = None
+
+
+def _named(by: Any) -> Any:
+    """The annotator: a number or a name, as it stands or in the user's fields."""
+    by = next((by[name] for name in ("id", "email", "username") if by.get(name)), None) if isinstance(by, dict) else by
+    if by in (None, ""):
+        raise ValueError("nobody is named: whose scores are these?")
+    return by
 
 
 class _Annotation(RowModel):
     id: Whole
-    completed_by: Annotated[Whole | Identifier, BeforeValidator(lambda by: by.get("id") if isinstance(by, dict) else by)]
+    completed_by: Annotated[Whole | Identifier, BeforeValidator(_named)]
     was_cancelled: bool = False
     result: tuple[_LabelResult, ...]
 
     def scores(self, dialogue: Dialogue, rubric: Rubric, where: str, faults: Faults) -> list[HumanScore]:
         """A score per dimension; a missing, second or invalid score is noted in `faults`."""
         values: dict[str, float] = {}
-        for result in (result for result in self.result if result.from_name in rubric.dimensions):
-            name = result.from_name
+        for result in self.result:
+            if (name := result.from_name) is None or name not in rubric.dimensions:
+                continue
             with faults.noting(), at(f"{where}: {name}"):
                 if name in values:
                     raise UserError("it has two scores in one annotation: keep one")
@@ -100,24 +109,37 @@ class _Task(RowModel):
     """A task of `sheet export --form label-studio`, in Label Studio's export."""
 
     data: _Data
-    annotations: tuple[_Annotation, ...]
+    annotations: Annotated[tuple[_Annotation, ...], Field(validation_alias=AliasChoices("annotations", "completions"))]
+
+
+def _task(row: Any, rubric: Rubric) -> Any:
+    """A task as in the JSON export, from a row of the smaller exports (CSV, TSV, JSON_MIN), which is one annotation."""
+    if not isinstance(row, dict) or "annotation_id" not in row:
+        return row
+    chosen = {name: row[name] for name in rubric.dimensions if row.get(name) not in (None, "")}
+    values = {name: value if isinstance(value, dict) else {"choices": [str(value)]} for name, value in chosen.items()}
+    result = [{"from_name": name, "value": value} for name, value in values.items()]
+    annotation = {"id": row["annotation_id"], "completed_by": row.get("annotator"), "result": result}
+    return {"data": row, "annotations": [annotation]}
 
 
 def read_results(path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step: BuildStep) -> list[HumanScore]:
-    """The scores in Label Studio's JSON export (not JSON_MIN). Annotators keep their names there, mostly numbers. Cancelled and
-    repeated annotations count as dropped in `step`. Raises `UserError` with task and field for unreadable ones."""
-    exported = read_json(path, "Label Studio's export")
+    """The scores in Label Studio's export. Annotators keep their names there, mostly numbers. Cancelled and repeated
+    annotations count as dropped in `step`. Raises `UserError` with task and field for unreadable ones."""
+    with Faults() as faults:
+        rows = [] if path.suffix.lower() == ".json" else [(row.where, row.value) for row in dict_rows(path, faults)]
+    exported = rows or read_json(path, "Label Studio's export")
     if not isinstance(exported, list):
-        raise UserError(f"{path}: expected a list of tasks, found {type(exported).__name__}: export as JSON, not JSON_MIN")
+        raise UserError(f"{path}: expected a list of tasks, found {type(exported).__name__}")
+    placed = rows or [(f"{path}: task {place}", value) for place, value in enumerate(exported)]
     by_item = {item_of(dialogue): dialogue for dialogue in dialogues}
     scores: list[HumanScore] = []
     counted: list[tuple[str, _Annotation]] = []
     with Faults() as faults:
-        for place, value in enumerate(exported):
-            where = f"{path}: task {place}"
+        for where, value in placed:
             with faults.noting():
-                with at(f"{where} (is it of `sheet export --form label-studio`, exported as JSON?)"):
-                    task = validated(_Task, value, "what Label Studio says")
+                with at(f"{where} (is it of `sheet export --form label-studio`?)"):
+                    task = validated(_Task, _task(value, rubric), "what Label Studio says")
                 item = task.data.item
                 if item not in by_item:
                     raise UserError(f"{where}: data.item: unknown dialogue {item!r}: {near(item, by_item)}")

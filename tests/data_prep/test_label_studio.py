@@ -1,5 +1,7 @@
 """Label Studio's files: blind tasks, a configuration with the rules, and its results as scores."""
 
+import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,37 @@ def test_results_become_scores(given: Path) -> None:
     assert len(scores) == 2 * len(KEYS) and "cancelled 1" in shown and "ann@example.org" not in shown
 
 
+def smaller(name: str, task: dict[str, Any]) -> str:
+    """A task as in another export of Label Studio's: older, or with a row per annotation."""
+    if name == "old.json":
+        return json.dumps([{"data": task["data"], "completions": task["annotations"]}])
+    rows = [
+        {"annotation_id": one["id"], "annotator": one["completed_by"], "id": task["id"], "item": task["data"]["item"]}
+        | {result["from_name"]: result["value"]["choices"][0] for result in one["result"] if result["from_name"] in KEYS}
+        for one in task["annotations"]
+    ]
+    if name.endswith(".json"):
+        return json.dumps(rows)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, [*rows[0]], delimiter="\t" if name.endswith(".tsv") else ",")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+@pytest.mark.parametrize("name", ["old.json", "min.json", "project-1.csv", "project-1.tsv"])
+def test_other_exports_say_the_same(given: Path, name: str) -> None:
+    relation = {"type": "relation", "from_id": "a", "to_id": "b", "direction": "right"}
+    first = annotation(1, "1.5")
+    task = exported(0, first | {"result": [*first["result"], relation] if name == "old.json" else first["result"]})
+    task["annotations"].append(annotation("ann@example.org", f"3: {FEEL.texts('safety', 'en')[3]}", id=8))
+    (given / name).write_text(smaller(name, task))
+    command("import", "--dialogues", given / "d.jsonl", given / name, "--out", given / "s")
+    scores = read_jsonl(given / "s" / "scores.jsonl", HumanScore, "scores")
+    assert {(s.annotator, s.value) for s in scores} == {("annotator-1", 1.5), ("annotator-ann@example.org", 3)}
+    assert len(scores) == 2 * len(KEYS)
+
+
 FIRST = "annotations.0"
 RESULT = f"{FIRST}.result.0"
 
@@ -86,8 +119,7 @@ RESULT = f"{FIRST}.result.0"
         *((field, None, f"task 0 .*: {field}: ") for field in ("data", "annotations")),
         (f"{FIRST}.result", None, f"{FIRST}.result"),
         (f"{FIRST}.result", [None], f"{FIRST}.result"),
-        (f"{FIRST}.completed_by", None, f"{FIRST}.completed_by"),
-        (f"{FIRST}.completed_by", {}, f"{FIRST}.completed_by"),
+        *((f"{FIRST}.completed_by", by, f"{FIRST}.completed_by: nobody is named: whose scores") for by in (None, {}, "")),
         (f"{FIRST}.id", None, f"{FIRST}.id"),
         *((f"{RESULT}.value", value, f"annotation 7: {KEYS[0]}: ") for value in NO_CHOICE),
         (f"{RESULT}.value", {"choices": ["9"]}, "'9' is not a whole or half number from 0 to 3"),
