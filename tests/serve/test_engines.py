@@ -12,7 +12,7 @@ from core.specs import CHAT_TEMPLATES, EMBEDDED_PREFIX, load_spec, model_names
 from serve.checkpoints.places import materialise
 from serve.plan import plan_servers
 from serve.sizes import architectures_of
-from tests.serve.test_plan import spec
+from tests.serve.conftest import spec
 
 SERVED = [name for name in model_names() if (s := load_spec(name)).checkpoint and not s.serve.unservable]
 TALK = [

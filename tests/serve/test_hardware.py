@@ -17,7 +17,8 @@ from serve.plan import overview, plan_servers
 from serve.sizes import GIB, OVERHEAD, batched_tokens, known_architecture, overhead, size_of
 from serve.units import CONTEXT, ServerUnit, Workload, units_of
 from tests.hardware import BEGIN, DOCUMENT, END, MACHINES, TABLES, Answer, Run, answer, shards, table
-from tests.serve.test_plan import spec, value
+from tests.serve.conftest import spec
+from tests.serve.test_plan import value
 from tests.vllm_parser import give_a_device
 
 SERVED = [name for name in model_names() if size_of(load_spec(name)) and load_spec(name).checkpoint]

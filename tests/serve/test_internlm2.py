@@ -13,8 +13,8 @@ from core.errors import UserError
 from serve.checkpoints.internlm2 import Architecture, convert_checkpoint, tensor_plan
 from serve.checkpoints.sentencepiece import _merges
 from serve.checkpoints.tensors import check_checkpoint
+from tests.serve.conftest import tensors
 from tests.serve.internlm2 import CONFIG, SIZES, TOKENS, forward, rewrite, save_checkpoint, weights
-from tests.serve.test_embedded import tensors
 
 torch = pytest.importorskip("torch")
 sentencepiece = pytest.importorskip("sentencepiece")

@@ -12,8 +12,8 @@ from serve.checkpoints import internlm2
 from serve.checkpoints.internlm2 import convert_adapter, convert_checkpoint
 from serve.checkpoints.lora import adapter_rank
 from serve.checkpoints.merge import merged
+from tests.serve.conftest import spec
 from tests.serve.internlm2 import CONFIG, TOKENS, forward, rewrite, save_checkpoint, weights
-from tests.serve.test_embedded import spec
 
 torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
@@ -122,7 +122,7 @@ def test_a_converted_adapter_gives_the_same_logits_in_peft_and_merged(
     assert (expected - forward(CONFIG, weights(CONFIG), TOKENS)).abs().max() > 0.1, "the adapter changes something"
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "llama")
     tuned = peft.PeftModel.from_pretrained(base, str(tmp_path / "converted")).eval()
-    folder = merged(spec(str(tmp_path / "llama")), tmp_path / "llama", tmp_path / "converted")
+    folder = merged(spec(checkpoint=str(tmp_path / "llama")), tmp_path / "llama", tmp_path / "converted")
     for model in (tuned, AutoModelForCausalLM.from_pretrained(folder)):
         with torch.no_grad():
             assert (model(TOKENS[None]).logits[0] - expected).abs().max() < 1e-5

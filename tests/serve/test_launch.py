@@ -25,7 +25,7 @@ from serve.launch import Servers, cache_of, free_port, told
 from serve.plan import plan_servers
 from tests.conftest import EscEval
 from tests.endpoint import Endpoint
-from tests.serve.test_plan import spec
+from tests.serve.conftest import spec
 
 pytestmark = pytest.mark.slow
 

@@ -1,6 +1,5 @@
 """Which servers a set of specs needs, and the command line of each."""
 
-import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -17,35 +16,10 @@ from serve.__main__ import app
 from serve.checkpoints.places import commits
 from serve.plan import plan_servers
 from serve.units import Workload
+from tests.serve.conftest import adapter, checkpoint, spec
 from tests.verbs import printed
 
 DIMENSIONS = ("fluency", "expression", "empathy", "information", "humanoid", "skill", "overall")
-
-
-def spec(name: str = "m", checkpoint: str | None = "org/base", **more: Any) -> ModelSpec:
-    return ModelSpec.model_validate(
-        {"name": name, "about": "", "roles": ["seeker"], "languages": ["en"], "checkpoint": checkpoint, "context_length": 4096}
-        | more
-    )
-
-
-def tensors(path: Path) -> None:
-    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
-    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
-
-
-def checkpoint(folder: Path) -> str:
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text("{}")
-    tensors(folder / "model.safetensors")
-    return str(folder)
-
-
-def adapter(folder: Path, rank: int = 8) -> str:
-    folder.mkdir(parents=True)
-    (folder / "adapter_config.json").write_text(json.dumps({"r": rank}))
-    tensors(folder / "adapter_model.safetensors")
-    return str(folder)
 
 
 def seven_by_two(tmp_path: Path, rank: int = 8) -> ModelSpec:
@@ -289,8 +263,3 @@ def test_nothing_to_start_is_an_error(tmp_path: Path) -> None:
     remote.write_text(spec("r", endpoint={"base_url": "http://elsewhere/v1"}).model_dump_json())
     with pytest.raises(UserError, match="nothing to start"):
         run_app("up", str(remote))
-
-
-def test_code_of_strangers_is_not_trusted_unasked(gpus: list[str], tmp_path: Path) -> None:
-    (server,) = plan_servers([spec()], tmp_path, resolve=False)
-    assert "--trust-remote-code" not in server.argv and "--enforce-eager" not in server.argv

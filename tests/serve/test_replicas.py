@@ -21,8 +21,9 @@ from serve.launch import Servers, free_port, port_taken
 from serve.plan import plan_servers
 from serve.questions import Question
 from serve.store import CallStore
+from tests.serve.conftest import checkpoint, spec
 from tests.serve.test_launch import gone
-from tests.serve.test_plan import checkpoint, spec, value, values
+from tests.serve.test_plan import value, values
 
 # A server that answers every chat with its own process id, in the way of an OpenAI-compatible one.
 WORKER = """

@@ -11,7 +11,7 @@ from core.specs import load_spec, model_names
 from core.yaml_files import load_yaml
 from serve.checkpoints.places import materialise
 from serve.sizes import ARCHITECTURES, BLOCK, GIB, Size, config_size, known_architecture, size_of
-from tests.serve.test_plan import spec
+from tests.serve.conftest import spec
 
 KNOWN: dict[str, dict[str, Any]] = load_yaml(ARCHITECTURES, "architectures")
 CLASSES = {

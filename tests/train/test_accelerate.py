@@ -1,13 +1,8 @@
 """The files of configs/accelerate start what they say, on the GPUs that a scheduler gives."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from core.files import CONFIGS
@@ -70,64 +65,3 @@ def test_the_gpus_are_those_of_the_scheduler_unless_the_command_line_says_others
     else:
         _, environment = launchers.prepare_simple_launcher_cmd_env(asked)
     assert environment["CUDA_VISIBLE_DEVICES"] == seen
-
-
-RESOLVE = """
-import json, os, sys
-from accelerate.state import AcceleratorState
-from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
-from trl import SFTConfig
-from deepspeed.runtime.config import DeepSpeedConfig
-
-for environment in json.loads(sys.argv[2]):
-    os.environ.update(environment)
-    AcceleratorState._reset_state(reset_partial_state=True)  # as if it were another process: loading torch takes the time
-    training = SFTConfig(
-        output_dir=sys.argv[1], use_cpu=True, per_device_train_batch_size=2, gradient_accumulation_steps=3, max_grad_norm=0.5
-    )
-    config = HfTrainerDeepSpeedConfig(training.deepspeed_plugin.hf_ds_config.config)
-    config.trainer_config_process(training)
-    found = DeepSpeedConfig(config.config)
-    print(json.dumps({
-        "stage": found.zero_config.stage,
-        "gather": found.zero_config.gather_16bit_weights_on_model_save,
-        "init": training.deepspeed_plugin.zero3_init_flag,
-        "rows": found.train_micro_batch_size_per_gpu,
-        "accumulation": found.gradient_accumulation_steps,
-        "clipping": found.gradient_clipping,
-        "bf16": found.bfloat16_config.enabled,
-        "mismatches": config.mismatches,
-    }))
-"""
-
-
-def given_by_accelerate(name: str) -> dict[str, str]:
-    """What `accelerate launch` with a file of configs/accelerate adds to the environment."""
-    from accelerate.commands.launch import launch_command_parser
-    from accelerate.utils.launch import prepare_deepspeed_cmd_env
-
-    path = CONFIGS / "accelerate" / f"{name}.yaml"
-    fields = load_yaml(path, "accelerate config")["deepspeed_config"]
-    known = {action.dest for action in launch_command_parser()._actions}
-    assert set(fields) <= known, "accelerate takes unknown DeepSpeed fields without a word"
-    asked, _ = launch(path, "--main_process_port", "0")
-    asked.deepspeed_fields_from_accelerate_config = ",".join(fields)
-    _, environment = prepare_deepspeed_cmd_env(asked)
-    return {name: value for name, value in environment.items() if os.environ.get(name) != value}
-
-
-@pytest.mark.full  # trainings under ZeRO-2 and ZeRO-3 (test_strategies.py) go through the same files in every run
-def test_deepspeed_takes_what_is_left_open_from_the_recipe(tmp_path: Path) -> None:
-    """From the file to DeepSpeed's own config as `accelerate launch` does it; in a process of its own, as it sets globals."""
-    given = [given_by_accelerate(name) for name in ("zero2", "zero3")]
-    told = subprocess.run(
-        [sys.executable, "-c", RESOLVE, str(tmp_path), json.dumps(given)],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert told.returncode == 0, told.stderr
-    found = [orjson.loads(line) for line in told.stdout.splitlines() if line.startswith("{")]
-    of_both = {"rows": 2, "accumulation": 3, "clipping": 0.5, "bf16": True, "mismatches": []}
-    assert found == [{"stage": stage, "gather": stage == 3, "init": stage == 3, **of_both} for stage in (2, 3)]

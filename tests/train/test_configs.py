@@ -21,7 +21,6 @@ from core.rubrics import load_rubric
 from core.specs import load_spec
 from core.yaml_files import load_yaml
 from tests.surface import COMMANDS
-from tests.vllm_parser import server_parser
 
 ROOT = CONFIGS.parent
 CPU = ("--use_cpu", "true")  # without a GPU the trainer's settings refuse bf16 unless they hear of a CPU
@@ -286,24 +285,6 @@ def test_the_supporters_header_has_the_plans_figures() -> None:
     assert given["seeker"].startswith(f"{spec.name}@") and given["judge"].startswith(f"{load_spec('esc-rank').name}@")
     # Keys and values of Qwen2.5-7B: 28 layers of 4 heads of 128, 2 bytes each.
     assert server["cache"] == 64 * 2560 * 2 * 28 * 4 * 128 * 2
-
-
-@pytest.mark.full
-def test_the_policys_server_is_started_as_trl_would() -> None:
-    """With all that TRL imposes on `vllm serve`, and with nothing that vLLM's own parser does not know."""
-    from trl.scripts.vllm_serve import ScriptArguments, build_command
-
-    path = CONFIGS / "train" / "esc_supporter.yaml"
-    (line,) = [line for line in header(path) if "vllm serve" in line]
-    words = shlex.split(line)
-    assert "VLLM_SERVER_DEV_MODE=1" in words
-    given = words[words.index("serve") + 1 :]
-    asked = build_command(ScriptArguments(model=given[0], max_model_len=8192))
-    imposed = asked[asked.index("--enable-scale-out") :]
-    assert given[0] == load_yaml(path, "recipe")["model_name_or_path"]
-    assert sorted(given[1:]) == sorted([*imposed, "--max-model-len", str(load_yaml(path, "recipe")["vllm_max_model_length"])])
-    parsed = server_parser().parse_args(["--model", *given])
-    assert parsed.weight_transfer_config.backend == "nccl" and parsed.logprobs_mode == "processed_logprobs"
 
 
 @pytest.mark.slow

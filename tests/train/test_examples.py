@@ -107,14 +107,6 @@ def test_no_system_message_is_made_up(tokenizer: Any) -> None:
     assert tokenizer.decode(ids).startswith("<|im_start|>user\n")
 
 
-def test_a_prompt_is_the_beginning_of_what_is_trained(tokenizer: Any) -> None:
-    """What a server prompts with has to be what the mask says was the prompt."""
-    prompt = encode_prompt(tokenizer, MESSAGES[:2])
-    ids, labels = encode(tokenizer, MESSAGES[:3])
-    assert ids[: len(prompt)] == prompt
-    assert all(label == IGNORED for label in labels[: len(prompt)]) and labels[len(prompt)] != IGNORED
-
-
 def test_a_base_without_the_markers_of_any_family_is_refused() -> None:
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast

@@ -124,13 +124,6 @@ def test_a_training_that_was_cut_off_goes_on_as_if_it_had_not_been(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_reward_rises_over_thirty_steps(served: Endpoint, tmp_path: Path, seed: int) -> None:
-    curve = train_toy(tmp_path, served.url, seed, 30)
-    assert len(curve) == 30 and curve[0] < 0.15 and sum(curve[-5:]) / 5 > 0.9, curve
-
-
-@pytest.mark.full
 def test_two_processes_hold_dialogues_of_their_own_and_learn_together(tmp_path: Path) -> None:
     """Over gloo, eight dialogues a process and step."""
     with Endpoint(behave=behave, models=("seeker", "judge")) as endpoint:

@@ -47,31 +47,6 @@ def launch(task: str, recipe: Path, processes: int) -> str:
     return done.stderr
 
 
-@pytest.mark.full  # test_strategies holds the same of what two processes do
-def test_one_and_two_processes_learn_the_same(tmp_path: Path, tiny: dict[str, Path]) -> None:
-    data = write_data(tmp_path, "role", valid=7)  # the second process validates on one fewer
-    found = {}
-    for processes, batch in ((1, 4), (2, 2)):  # the same four examples per step
-        out = tmp_path / f"out{processes}"
-        # Plain gradient descent: Adam would blow rounding noise in tiny gradients up to whole steps.
-        settings = {"optim": "sgd", "learning_rate": 0.5, "max_steps": 4, "save_steps": 4, "max_grad_norm": 0.0}
-        settings |= {"lora_dropout": 0.0, "per_device_train_batch_size": batch}
-        settings["report_to"] = "wandb" if processes == 2 else "none"
-        recipe = write_recipe(tmp_path / f"{processes}.yaml", "role", tiny["qwen2"], data, out, **settings)
-        if processes == 1:
-            train("role", recipe)
-        else:
-            stderr = launch("role", recipe, processes)
-            assert f"{processes} process(es)" in stderr and "writing offline" in stderr
-        assert orjson.loads((out / "adapter" / "training.json").read_bytes())["hardware"].startswith(f"{processes} process(es)")
-        found[processes] = out
-    (log,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")  # of one process, without a key
-    written = log.read_bytes()
-    assert b"target_modules" in written and b"mean_token_accuracy" in written
-    assert losses(found[2]) == pytest.approx(losses(found[1]), rel=1e-5)
-    same_adapter(found[1], found[2])
-
-
 def same_adapter(one: Path, other: Path) -> None:
     """The same weights but for rounding, not zero, and the same figures."""
     first, second = weights(one), weights(other)
