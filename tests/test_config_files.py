@@ -29,7 +29,7 @@ from evalsuite.papers.reported import load_reported
 from evalsuite.people.commands.people_create import StudyConfig
 from evalsuite.runs.config import load_config
 from evalsuite.trust.commands.judge_card import load_injections
-from tests.train.test_accelerate import launch
+from tests.train.test_strategies import launch
 
 CPU = ("--use_cpu", "true")  # without a GPU the trainer's settings refuse bf16 unless they hear of a CPU
 

@@ -1,14 +1,23 @@
-"""The marked ChatML template, token by token."""
+"""Chat templates token by token: which one bases of every family are trained in, and that labels are what the assistant says.
 
+Oracles are the families' own templates, as TRL keeps them to know them by, on tiny tokenizers with the families' markers.
+"""
+
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trl
 
 from core.errors import UserError
 from core.records import Message
+from core.specs import load_spec
+from core.yaml_files import load_yaml
 from serve.checkpoints.places import materialise
-from train.examples import IGNORED, encode, encode_prompt, serves_alike, template_of
+from tests.train.conftest import train, write_data, write_recipe
+from train import examples
+from train.examples import FAMILIES, IGNORED, encode, encode_prompt, score_tokens, serves_alike, template_of, unmarked
 
 pytestmark = pytest.mark.slow
 
@@ -114,3 +123,114 @@ def test_a_base_without_the_markers_of_any_family_is_refused() -> None:
     plain = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE({"<": 0, "|": 1}, [], unk_token="<")))
     with pytest.raises(UserError, match="the markers of chatml, llama3, gemma, mistral as single tokens"):
         template_of(plain)
+
+
+TRLS = Path(trl.__file__).parent / "chat_templates"
+# Mistral's as of 2024: the system message goes into the last turn, so that a dialogue's beginning changes as it goes on.
+MISTRAL = (
+    "{{ bos_token }}{% for m in messages if m.role != 'system' %}"
+    "{% if m.role == 'user' %}[INST]"
+    "{% if loop.revindex <= 2 and messages[0].role == 'system' %}{{ messages[0].content }}\n\n{% endif %}"
+    "{{ m.content }}[/INST]{% else %}{{ m.content + eos_token }}{% endif %}{% endfor %}"
+)
+ENDS = {"chatml": "<|im_end|>", "llama3": "<|eot_id|>", "gemma": "<end_of_turn>", "mistral": "</s>"}
+# Base → family of its markers, its own template, and whether a server that prompts in that one prompts as we train.
+BASES: dict[str, tuple[str, str | None, bool]] = {
+    "Llama 3": ("llama3", "llama3", True),
+    "Llama 3.1": ("llama3", "llama3_1", False),  # dates in the system message
+    "Llama 3.2": ("llama3", "llama3_2", False),  # today's
+    "Llama 3.1, not instructed": ("llama3", None, False),
+    "Qwen2.5": ("chatml", "qwen2_5", True),
+    "Qwen3": ("chatml", "qwen3", True),
+    "Qwen3, instruct": ("chatml", "qwen3_instruct_2507", True),
+    "Qwen3.5": ("chatml", "qwen3_5_think", False),  # prompts begin to reason
+    "Qwen3.5, small": ("chatml", "qwen3_5_nothink", False),
+    "Gemma 2": ("gemma", "gemma", False),  # refuses system messages
+    "Gemma 3": ("gemma", "gemma3", True),
+    "Gemma 3, not instructed": ("gemma", None, False),
+    "Mistral": ("mistral", MISTRAL, False),
+}
+
+
+def make(family: str, template: str | None) -> Any:
+    tokenizer = byte_level(Path(), FAMILIES[family])
+    tokenizer.add_special_tokens({"bos_token": "<|begin|>", "eos_token": "</s>"})
+    tokenizer.chat_template = (TRLS / f"{template}.jinja").read_text() if template and "{" not in template else template
+    return tokenizer
+
+
+@pytest.fixture(params=BASES)
+def base(request: pytest.FixtureRequest) -> tuple[str, Any, bool]:
+    family, template, alike = BASES[request.param]
+    return family, make(family, template), alike
+
+
+@pytest.mark.parametrize("messages", [MESSAGES, MESSAGES[1:]], ids=["with a system message", "without"])
+def test_labels_decode_to_what_the_seeker_says(base: tuple[str, Any, bool], messages: Any) -> None:
+    family, tokenizer, _ = base
+    messages = [{**m, "content": m["content"].strip()} for m in messages]  # as Llama's and Gemma's own templates cut it
+    ids, labels = encode(tokenizer, messages)
+    spans: list[list[int]] = [[]]
+    for label in labels:
+        if label == IGNORED:
+            spans.append([])
+        else:
+            spans[-1].append(label)
+    assert [tokenizer.decode(span) for span in spans if span] == [f"I am low.{ENDS[family]}", f"嗯{ENDS[family]}"]
+    assert tokenizer.decode([template_of(tokenizer).end]) == ENDS[family]
+    for place in (k for k, message in enumerate(messages) if message["role"] == "assistant"):
+        prompt = encode_prompt(tokenizer, messages[:place])
+        assert ids[: len(prompt)] == prompt and labels[len(prompt)] != IGNORED, "what a server prompts with"
+    text = tokenizer.decode(ids)
+    assert all(message["content"] in text for message in messages) and "Today" not in text
+    assert score_tokens(tokenizer, range(5), "base") == {str(n): tokenizer.convert_tokens_to_ids(str(n)) for n in range(5)}
+
+
+def test_a_server_prompts_as_training_did(base: tuple[str, Any, bool]) -> None:
+    """In the checkpoint's own template where that is the same, else in ours, without the marks."""
+    _, tokenizer, alike = base
+    assert serves_alike(tokenizer) is alike
+    served = unmarked(template_of(tokenizer))
+    assert "generation %}" not in served
+    for messages in (MESSAGES[:2], MESSAGES[1:4]):
+        prompt = encode_prompt(tokenizer, messages)
+        given = {"tokenize": True, "return_dict": True, "add_generation_prompt": True}
+        assert tokenizer.apply_chat_template(messages, chat_template=served, **given)["input_ids"] == prompt
+
+
+def test_the_bases_own_marks_come_first_and_only_if_they_are_right() -> None:
+    turn = "<|im_start|>{{ m.role }}:"
+    own = "{% for m in messages %}" + turn
+    own += "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
+    own += "{% else %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+    own += "{% if add_generation_prompt %}<|im_start|>assistant:{% endif %}"
+    assert template_of(make("chatml", own)).text == own and serves_alike(make("chatml", own))
+    several = make("chatml", own)
+    several.chat_template = {"default": own, "tool_use": "x"}
+    assert template_of(several).text == own and serves_alike(several)
+    ours = (examples.TEMPLATES / "chatml.jinja").read_text()
+    wrong = {
+        "the end is not marked": own.replace("{{ m.content }}<|im_end|>{% endg", "{{ m.content }}{% endg", 1),
+        "the role is marked": own.replace(turn, "<|im_start|>").replace("{% generation %}", "{% generation %}{{ m.role }}:"),
+        "a message is left out": own.replace("in messages", "in messages[-2:]"),
+        "system messages are refused": "{{ raise_exception('no') if messages[0].role == 'system' }}" + own,
+    }
+    for problem, template in wrong.items():
+        assert template != own and template_of(make("chatml", template)).text == ours, problem
+    nameless = byte_level(Path(), ())
+    nameless.chat_template = wrong["the role is marked"].replace("<|im_start|>", "").replace("<|im_end|>", "#")
+    with pytest.raises(UserError, match="its own: what it marks does not begin where a prompt ends"):
+        template_of(nameless)
+
+
+@pytest.mark.parametrize("task, base", [("role", "Llama 3.1"), ("rank", "Gemma 2"), ("role", "Mistral"), ("rank", "Qwen3.5")])
+def test_every_family_is_trained_and_served(tmp_path: Path, tiny: dict[str, Path], task: Any, base: str) -> None:
+    family, template, _ = BASES[base]
+    folder = shutil.copytree(tiny["llama"], tmp_path / "base")
+    (folder / "chat_template.jinja").unlink()
+    make(family, template).save_pretrained(folder)
+    out, data = tmp_path / "out", write_data(tmp_path, task, train=4, valid=2)
+    train(task, write_recipe(tmp_path / "r.yaml", task, folder, data, out, max_steps=1, max_length=400, save_strategy="no"))
+    spec = load_spec(str(out / "model.yaml"))
+    assert spec.chat_template == load_yaml(out / "model.yaml", "spec")["chat_template"]
+    assert spec.chat_template and "if true" in spec.chat_template
