@@ -104,11 +104,6 @@ def test_a_mean_of_means_ties_with_the_same_mean_of_scores() -> None:
     assert comparable(exact_mean([crowd, 3])) == comparable(exact_mean([2, 3, 3]))
 
 
-@pytest.mark.parametrize("number", [0.0, 2.5, -1.25, 1e-30, 123456.789012])
-def test_what_has_twelve_digits_stays_as_it_is(number: float) -> None:
-    assert comparable(number) == number
-
-
 def test_an_average_over_something_undefined_is_undefined() -> None:
     assert mean_of_all([0.5, 0.25]) == 0.375
     assert mean_of_all([0.5, None]) is None and mean_of_all([None]) is None

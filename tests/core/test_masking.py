@@ -71,6 +71,7 @@ async def test_a_server_that_sends_the_key_back_in_json_leaves_it_nowhere(
         else:
             with pytest.raises(Rejected, match=r"You sent \*\*\*, did you not\?"):
                 await ask(tmp_path, endpoint, question(), model=model)
+        assert endpoint.headers[0]["Authorization"] == f"Bearer {key}"
     assert not [path for path in tmp_path.iterdir() if key.encode() in path.read_bytes()]
 
 

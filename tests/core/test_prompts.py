@@ -138,13 +138,6 @@ def test_other_mistakes_are_one_line_too(tmp_path: Path, text: str) -> None:
         pack_of(tmp_path, text).render("en", "x.j2")
 
 
-def test_ordinary_templates_are_as_they_were(tmp_path: Path) -> None:
-    text = "{% macro b(x) %}<{{ x }}>{% endmacro %}{% for a in n %}{{ loop.index * 2 }}{{ b(a) }}{{ 'x' ~ a }} {% endfor %}"
-    text += "{{ n | map('upper') | join('/') }} {{ '%05.1f' % 2 }} {{ '{:>4}'.format('y') }} {{ n | join(', ', attribute=0) }}"
-    said = pack_of(tmp_path, text).render("en", "x.j2", n=["a1", "b2"])
-    assert said == "2<a1>xa1 4<b2>xb2 A1/B2 002.0    y a, b"
-
-
 @pytest.mark.parametrize("kind", ["file", "folder", "language"])
 def test_no_link_leads_out_of_a_pack(tmp_path: Path, kind: str) -> None:
     (tmp_path / "secret").mkdir()

@@ -8,7 +8,6 @@ import pytest
 from pydantic import BaseModel
 
 from core.endpoints import Endpoint, Price
-from core.errors import UserError
 from core.files import sha256_file
 from core.specs import ModelSpec, Sampling, ServeOptions, load_spec, model_names
 
@@ -31,15 +30,6 @@ def test_dumps_hold_a_group_only_where_there_is_one() -> None:
     assert "group" not in spec.model_dump() and "group" not in spec.model_dump(mode="json")
     assert load_spec("gpt-4").model_dump()["group"] == "closed"
     assert ModelSpec.model_validate(spec.model_dump()) == spec
-
-
-def test_unknown_groups_are_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.mktemp("specs") / "m.yaml"
-    path.write_text(
-        "name: m\nabout: a\nroles: [supporter]\nlanguages: [en]\ngroup: free\ncheckpoint: c\ncontext_length: 4096\n"
-    )
-    with pytest.raises(UserError, match=r"m\.yaml:5: group: .*'closed', 'open' or 'domain'"):
-        load_spec(str(path))
 
 
 def test_weights_of_one_adapter_among_several_are_part_of_the_fingerprint(tmp_path: Path) -> None:

@@ -260,19 +260,6 @@ async def test_an_id_that_no_header_may_carry_is_sent_all_the_same(tmp_path: Pat
     assert unquote(sent[0]) == session and sent[1] == "9f2c-41"
 
 
-async def test_the_api_key_is_sent_and_never_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("A_KEY", "sk-secret")
-    body = b'{"error": {"message": "Incorrect key sk-secret"}}'
-    with Endpoint(flaky(Answer(status=401, body=body))) as endpoint:
-        model = spec(endpoint.url, endpoint={"api_key_env": "A_KEY"})
-        with pytest.raises(Rejected) as caught:
-            await ask(tmp_path, endpoint, question(), model=model)
-        await ask(tmp_path, endpoint, question(), model=model)
-        assert endpoint.headers[0]["Authorization"] == "Bearer sk-secret"
-    assert "sk-secret" not in str(caught.value)
-    assert b"sk-secret" not in b"".join(p.read_bytes() for p in tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("before", [270, 290, 293])  # the message is cut in the middle of the key
 async def test_no_half_of_a_key_is_told_nor_what_steers_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int

@@ -366,7 +366,7 @@ def test_an_adapter_that_does_not_fit_is_refused_before_anything_is_scored(
 
     first = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
     foreign = "base_model.model.model.layers.7.self_attn.q_proj.lora_A.weight"
-    refused(tensors(lambda values: values.pop(first)), f"bad: .*lacks 1 tensors, for rank_example {first}")
+    refused(tensors(lambda values: values.pop(first)), f"bad: .*lacks 1 tensors, for example {first}")
     refused(tensors(lambda values: values.update({foreign: values[first].clone()})), f"does not adapt, 1 tensors, .*{foreign}")
     refused(tensors(lambda values: values.update({first: values[first][:, :32].clone()})), f"do not fit: bad: .*{first[:40]}")
     refused(lambda folder: config(folder, target_modules=["wqkv"]), "do not fit: bad: .*wqkv")
