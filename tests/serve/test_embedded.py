@@ -66,7 +66,7 @@ def test_a_failed_build_leaves_nothing_and_a_killed_one_is_cleared_away(tmp_path
 @pytest.mark.slow
 def test_two_processes_build_once(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from serve.checkpoints.places import build_once\n"
+        "import sys, time; from pathlib import Path; from serve.checkpoints.folders import build_once\n"
         "def build(t): (t / 'a').write_text(''); open(sys.argv[1] + '/calls', 'a').write('x'); time.sleep(0.5)\n"
         "build_once(Path(sys.argv[1]) / 'm', {}, build, 'm')"
     )
