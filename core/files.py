@@ -315,9 +315,9 @@ def problems_in(error: ValidationError) -> list[str]:
     problems: dict[str, list[str]] = {}  # what is wrong → fields (several only if they are missing)
     for number, problem in enumerate(error.errors(include_url=False, include_context=False)):
         kind, given = problem["type"], problem["input"]
-        message = _IN_WORDS.get(kind, problem["msg"])
+        message = "is empty" if given == "" else _IN_WORDS.get(kind, problem["msg"])
         message = " ".join(message.removeprefix("Value error, ").replace(" after validation", "").split())
-        if kind not in {"missing", "extra_forbidden"} and isinstance(given, str | int | float):
+        if kind not in {"missing", "extra_forbidden"} and isinstance(given, str | int | float) and given != "":
             value = str(given)
             message += "" if "://" in value and problem_of(value) else f" (got {value[:60]!r})"  # never repeat a password
         parts = (str(part) for part in problem["loc"] if not str(part).startswith("function-"))  # pydantic's validators

@@ -63,7 +63,8 @@ def canonical(code: str) -> str:
         raise ValueError(f"not a language code: write {canonical_code}")
     by_name = {name.lower(): other for other, name in names.items()}
     hint = f"did you mean {by_name[language]}?" if language in by_name else near(language[:100], [*names, *by_name])
-    raise ValueError(f"not a language code (BCP 47, as in de, pt-BR, zh-Hant): {hint}")
+    hint = "" if hint.startswith("known") else f": {hint}"  # there are 180
+    raise ValueError(f"not a language code (BCP 47, as in de, pt-BR, zh-Hant){hint}")
 
 
 def _spelt(part: str) -> str:

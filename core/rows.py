@@ -16,7 +16,7 @@ from core.errors import UserError
 from core.files import explain, json_line, numbered_lines, problems_in, read_json, read_text
 from core.ledger import BuildStep
 from core.names import Spellings
-from core.people_tables import TABLES, Faults, csv_records, shortened, table_lines
+from core.people_tables import TABLES, Faults, changed_cell, csv_records, shortened, table_lines
 from core.records import Count, Language, Post, RolePlay, SupportDialogue
 from core.settings import Settings
 
@@ -293,7 +293,10 @@ def read_table(path: Path, model: type[M], what: str, each: Callable[[str, M], N
                 try:
                     record = model.model_validate(row.value)
                 except ValidationError as error:
-                    faults.found += [f"{row.where}: {problem}" for problem in problems_in(error)]
+                    cells = {str(place["loc"][0]): str(place["input"]) for place in error.errors() if place["loc"]}
+                    hints = {field: changed_cell(cell) for field, cell in cells.items()}
+                    problems = [(problem.partition(":")[0], problem) for problem in problems_in(error)]
+                    faults.found += [f"{row.where}: {problem}{hints.get(field, '')}" for field, problem in problems]
                     continue
                 spellings.of(record, row.where)
                 each(row.where, record)
@@ -328,17 +331,28 @@ def _typed_rows(path: Path, model: type[BaseModel], reader: CorpusReader) -> Ite
     """The rows of a table as {column: cell}, without the empty cells of optional fields."""
     needed = [name for name, field in model.model_fields.items() if field.is_required()]
     nullable = [name for name in needed if type(None) in get_args(model.model_fields[name].annotation)]
-    for row in _table_rows(path, reader, needed):
+    for row in _table_rows(path, reader, needed, model):
         if isinstance(row.value, dict):
             value = {name: cell for name, cell in row.value.items() if cell != "" or name in needed}
             row = CorpusRow(row.where, value | {name: None for name in nullable if value[name] == ""})
         yield row
 
 
-def _table_rows(path: Path, reader: CorpusReader, needed: Sequence[str] = ()) -> Iterator[CorpusRow]:
-    """The rows of a table as {column: cell}; a row of another length is `Malformed`."""
+def _table_rows(
+    path: Path, reader: CorpusReader, needed: Sequence[str] = (), model: type[BaseModel] | None = None
+) -> Iterator[CorpusRow]:
+    """The rows of a table as {column: cell}; a row of another length is `Malformed`. A heading may spell a field of `model` in
+    another case, or with spaces."""
     lines = table_lines(path)
+    if model and lines:
+        where, names = lines[0]
+        spelt = {re.sub(r"\W", "_", name.strip().casefold()): name for name in names}
+        exact = {name: spelt[name] for name in model.model_fields if name not in names and name in spelt}
+        lines[0] = (where, names := [{head: name for name, head in exact.items()}.get(name, name) for name in names])
     names = _columns(path, lines, needed)
+    if model and model.model_config.get("extra") == "forbid" and (unknown := {*names} - model.model_fields.keys()):
+        columns = shortened(", ".join(name for name in names if name in unknown))
+        raise UserError(f"{lines[0][0]}: unknown column {columns}: leave it out, or use one of {', '.join(model.model_fields)}")
     for place, cells in lines[1:]:
         wrong = Malformed(f"expected {len(names)} columns, found {len(cells)} (put texts with a comma in quotes)")
         yield reader.row(place, dict(zip(names, cells, strict=True)) if len(cells) == len(names) else wrong)
