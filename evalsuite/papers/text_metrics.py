@@ -294,7 +294,7 @@ _NOTHING = Estimate(None, None, None, 0), 0
 
 def _means(dialogues: Sequence[Sequence[Sample]]) -> _Estimates:
     """The means over replies with a value, each reply counting once."""
-    samples = [sample for dialogue in dialogues for sample in dialogue]
+    samples = [sample for dialogue in dialogues for sample in sorted(dialogue, key=lambda sample: sample.response.turn)]
     values = np.array([[sample.values[metric] for metric in LABELS] for sample in samples], dtype=np.float64)  # None: NaN
     means = over_cards(values, [sample.response.dialogue_id for sample in samples])
     valued = [sum(any(s.values[metric] is not None for s in dialogue) for dialogue in dialogues) for metric in LABELS]
