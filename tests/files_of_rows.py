@@ -6,6 +6,7 @@ Scores have tenths, and thirds of them come up: sums of floats then differ with 
 import csv
 import random
 from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.scores.rank_sft import narrowed
 from tests.small_benchmark import SMALL
 
+Rows = list[dict[str, Any]]
 RUBRIC = narrowed(load_rubric("feel"), ["helpfulness", "coherence"])
 PEOPLE = ("anna", "ben", "cleo")
 SUPPORTERS = ("alpha", "beta", "gamma")
@@ -52,34 +54,14 @@ def write_all(folder: Path, run: Callable[..., str]) -> None:
     write(folder / "spoken.jsonl", [talk for talk in talks if talk["language"] == "en"])
     (folder / "rubric.yaml").write_text(yaml.safe_dump(RUBRIC.model_dump(), allow_unicode=True))
     write(folder / "profiles.jsonl", _profiles(rng))
-    verdicts = [
-        {**_of(talk), "judge": judge, "rubric": "feel", "dimension": name, **_verdict(rng, judge)}
-        for talk in talks
-        for judge in ("whole", "tenths")
-        for name in RUBRIC.dimensions
-    ]
-    write(folder / "verdicts.jsonl", verdicts)
-    judged = {"judge": "rounds", "rubric": "feel"}
-    rounds = [
-        _of(talk) | judged | {"dimension": name, "method": method, "repeat": repeat, "value": rng.randint(0, 30) / 10}
-        for talk in talks
-        for name in RUBRIC.dimensions
-        for method, count in (("bands", 3), ("tokens", 1))
-        for repeat in range(count)
-    ]
-    write(folder / "rounds.jsonl", [row for row in rounds if row["method"] == "bands"])
-    people = [
-        {**_of(talk), "annotator": person, "rubric": "feel", "dimension": name, "value": rng.randint(0, 30) / 10, **turn}
-        for talk in talks
-        for person in PEOPLE
-        for name in RUBRIC.dimensions
-        for turn in ({}, {"turn": 1})
-    ]
-    write(folder / "people.jsonl", [row for row in people if "turn" not in row])
-    write(folder / "people_turns.jsonl", people)
-    write(folder / "halves.jsonl", [row | {"value": rng.randint(0, 6) / 2} for row in people if "turn" not in row])
+    write(folder / "verdicts.jsonl", [*_verdicts(rng, talks, "whole"), *_verdicts(rng, talks, "tenths")])
+    write(folder / "rounds.jsonl", _verdicts(rng, talks, "rounds", *({"method": "bands", "repeat": n} for n in range(3))))
+    people = _scores(rng, talks)
+    write(folder / "people.jsonl", people)
+    write(folder / "people_turns.jsonl", people + _scores(rng, talks, turn=1))
+    write(folder / "halves.jsonl", [row | {"value": rng.randint(0, 6) / 2} for row in people])
     columns = ["dialogue_id", "language", "annotator", "rubric", "dimension", "value", "turn"]
-    write_sheet(folder / "people.csv", columns, [{k: str(v) for k, v in row.items()} for row in people if "turn" not in row])
+    write_sheet(folder / "people.csv", columns, [{k: str(v) for k, v in row.items()} for row in people])
     write(folder / "preferences.jsonl", _preferences(rng, talks, "supporter"))
     write(folder / "seekers.jsonl", _preferences(rng, talks, "simulator"))
     write(folder / "replies.jsonl", _replies(rng, talks))
@@ -91,14 +73,41 @@ def write_all(folder: Path, run: Callable[..., str]) -> None:
     write_sheet(folder / "choices.csv", ["item", "a", "b", "annotator", "question", "degree", "order"], _choices(rng))
 
 
+def _verdicts(rng: random.Random, talks: Rows, judge: str, *kinds: dict[str, Any]) -> Rows:
+    """Those of a judge on every dialogue and dimension, of each kind of request; `whole` gives whole scores with probabilities,
+    others tenths."""
+    rows = []
+    for talk, kind, name in product(talks, kinds or ({},), RUBRIC.dimensions):
+        row = _of(talk) | {"judge": judge, "rubric": "feel", "dimension": name} | kind
+        if rng.random() < 0.05:
+            row["value"] = None
+        elif judge == "whole":
+            shares = [rng.randint(1, 9) for _ in range(4)]
+            distribution = {str(score): share / sum(shares) for score, share in enumerate(shares)}
+            expected = sum(int(score) * share for score, share in distribution.items())
+            row |= {"value": shares.index(max(shares)), "distribution": distribution, "expected": expected}
+        else:
+            row["value"] = rng.randint(0, 30) / 10
+        rows.append(row)
+    return rows
+
+
+def _scores(
+    rng: random.Random, talks: Rows, rubric: str = "feel", names: Iterable[str] = RUBRIC.dimensions, **more: Any
+) -> Rows:
+    """People's, in tenths."""
+    return [
+        _of(talk) | {"annotator": person, "rubric": rubric, "dimension": name, "value": rng.randint(0, 30) / 10} | more
+        for talk, person, name in product(talks, PEOPLE, names)
+    ]
+
+
 def _choices(rng: random.Random) -> list[dict[str, str]]:
     """People's choices between supporters: degrees in tenths, both orders of some pairs."""
     return [
         {"item": f"i{item:02}", "a": a, "b": b, "annotator": person, "question": question}
         | {"degree": str(rng.randint(-20, 20) / 10), "order": order}
-        for item in range(15)
-        for a, b in (("alpha", "beta"), ("beta", "gamma"))
-        for person in PEOPLE
+        for item, (a, b), person in product(range(15), (("alpha", "beta"), ("beta", "gamma")), PEOPLE)
         for question in ("Who is kinder?", "Who helps more?")
         for order in rng.choice((("ab",), ("ba",), ("ab", "ba")))
     ]
@@ -112,7 +121,7 @@ def _text(rng: random.Random) -> str:
     return " ".join(rng.choices(_WORDS, k=rng.randint(3, 8)))
 
 
-def _cards(rng: random.Random) -> list[dict[str, Any]]:
+def _cards(rng: random.Random) -> Rows:
     leaves = list(load_taxonomy().leaves)
     return [
         {"id": f"c{n:02}", "language": "zh" if n > 14 else "en", "age": rng.choice(["20", "35"]), "occupation": "teacher"}
@@ -122,7 +131,7 @@ def _cards(rng: random.Random) -> list[dict[str, Any]]:
     ]
 
 
-def _talks(rng: random.Random) -> list[dict[str, Any]]:
+def _talks(rng: random.Random) -> Rows:
     """Every card with every supporter, under ids that tell nothing of either; one of them talked to another seeker."""
     numbers = list(range(100, 154))
     rng.shuffle(numbers)
@@ -143,18 +152,7 @@ def _talks(rng: random.Random) -> list[dict[str, Any]]:
     return found
 
 
-def _verdict(rng: random.Random, judge: str) -> dict[str, Any]:
-    if rng.random() < 0.05:
-        return {"value": None}
-    if judge == "tenths":
-        return {"value": rng.randint(0, 30) / 10}
-    shares = [rng.randint(1, 9) for _ in range(4)]
-    distribution = {str(score): share / sum(shares) for score, share in enumerate(shares)}
-    expected = sum(int(score) * share for score, share in distribution.items())
-    return {"value": shares.index(max(shares)), "distribution": distribution, "expected": expected}
-
-
-def _preferences(rng: random.Random, talks: list[dict[str, Any]], who: str) -> list[dict[str, Any]]:
+def _preferences(rng: random.Random, talks: Rows, who: str) -> Rows:
     """Every two dialogues on a card that differ in `who`; one annotator answers in both orders."""
     return [
         {"dialogue_a": a["id"], "dialogue_b": b["id"], "annotator": person, "question": "better", "order": order}
@@ -167,7 +165,7 @@ def _preferences(rng: random.Random, talks: list[dict[str, Any]], who: str) -> l
     ]
 
 
-def _replies(rng: random.Random, talks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _replies(rng: random.Random, talks: Rows) -> Rows:
     return [
         {**_of(talk), "turn": turn, "supporter": talk["supporter"], "text": _text(rng), "reference": _text(rng)}
         for talk in talks
@@ -176,7 +174,7 @@ def _replies(rng: random.Random, talks: list[dict[str, Any]]) -> list[dict[str, 
     ]
 
 
-def _references(rng: random.Random, talks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _references(rng: random.Random, talks: Rows) -> Rows:
     return [
         {"id": f"reference {card}", "language": "en", "source": "written", "card_id": card}
         | {"turns": [{"role": role, "text": _text(rng)} for _ in range(3) for role in ("seeker", "supporter")]}
@@ -184,38 +182,15 @@ def _references(rng: random.Random, talks: list[dict[str, Any]]) -> list[dict[st
     ]
 
 
-def _run_folder(rng: random.Random, folder: Path, cards: list[dict[str, Any]], talks: list[dict[str, Any]]) -> None:
+def _run_folder(rng: random.Random, folder: Path, cards: Rows, talks: Rows) -> None:
     write(folder / "cards.jsonl", cards)
     write(folder / "dialogues.jsonl", talks)
-    judged = {"judge": "whole", "rubric": "feel", "method": "joint"}
-    write(
-        folder / "judgements.jsonl",
-        [_of(t) | judged | {"dimension": name} | _verdict(rng, "whole") for t in talks for name in RUBRIC.dimensions],
-    )
-    write(
-        folder / "turn_judgements.jsonl",
-        [
-            _of(t) | judged | {"dimension": name, "turn": turn, "repeat": repeat} | _verdict(rng, "tenths")
-            for t in talks
-            for turn in (1, 3)
-            for repeat in range(3)
-            for name in RUBRIC.dimensions
-        ],
-    )
-    gold = talks[:8]
-    write(
-        folder / "gold_judgements.jsonl",
-        [_of(t) | judged | {"dimension": name} | _verdict(rng, "whole") for t in gold for name in RUBRIC.dimensions],
-    )
-    write(
-        folder / "gold_scores.jsonl",
-        [
-            _of(t) | {"annotator": p, "rubric": "feel", "dimension": name, "value": rng.randint(0, 30) / 10}
-            for t in gold
-            for p in PEOPLE
-            for name in RUBRIC.dimensions
-        ],
-    )
+    joint = {"method": "joint"}
+    write(folder / "judgements.jsonl", _verdicts(rng, talks, "whole", joint))
+    of_turns = [joint | {"turn": turn, "repeat": repeat} for turn in (1, 3) for repeat in range(3)]
+    write(folder / "turn_judgements.jsonl", [row | {"judge": "whole"} for row in _verdicts(rng, talks, "tenths", *of_turns)])
+    write(folder / "gold_judgements.jsonl", _verdicts(rng, talks[:8], "whole", joint))
+    write(folder / "gold_scores.jsonl", _scores(rng, talks[:8]))
     model = {"checkpoint": "org/model", "fingerprint": "f"}
     config = {
         "simulate": {
@@ -248,7 +223,7 @@ def _benchmark(rng: random.Random, folder: Path) -> None:
     write(folder / "scores.jsonl", rows)
 
 
-def _profiles(rng: random.Random) -> list[dict[str, Any]]:
+def _profiles(rng: random.Random) -> Rows:
     return [
         {"id": f"p{n}", "language": rng.choice(["en", "zh"]), "scenario": _text(rng), "source": "written"}
         | {"demographics": {"age": rng.randint(15, 60), "gender": rng.choice(["woman", "man"]), "occupation": _text(rng)}}
@@ -287,15 +262,7 @@ def _sheets(rng: random.Random, folder: Path, run: Callable[..., str]) -> None:
         )
     esc_eval = ("empathy", "overall")
     talks = [orjson.loads(line) for line in (folder / "talks.jsonl").read_bytes().splitlines()]
-    write(
-        folder / "ranked.jsonl",
-        [
-            _of(talk) | {"annotator": p, "rubric": "esc_eval", "dimension": name, "value": rng.randint(0, 40) / 10}
-            for talk in talks
-            for p in PEOPLE
-            for name in esc_eval
-        ],
-    )
+    write(folder / "ranked.jsonl", _scores(rng, talks, "esc_eval", esc_eval))
     named = ("--dimensions", ",".join(esc_eval), "--prompts", "esc_rank")
     run("data_prep rank-sft", "--dialogues", "talks.jsonl", "--gold", "ranked.jsonl", *named, "--out", "ranker")
     tested = [orjson.loads(line) for line in (folder / "ranker" / "test.jsonl").read_bytes().splitlines()]
