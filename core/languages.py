@@ -23,7 +23,7 @@ from pydantic import AfterValidator
 
 from core.errors import UserError, near, say
 from core.files import CONFIGS, digest, read_text
-from core.yaml_files import load_yaml
+from core.settings import load_yaml
 
 T = TypeVar("T")
 ENGLISH = "en"

@@ -16,8 +16,7 @@ from core.languages import file_of, lineage, of, texts, words
 from core.records import Identifier, Language
 from core.scales import NOT_APPLICABLE, OUTCOME, TreeQuestion, Verdict, not_applicable, outcomes, tree_faults, word
 from core.scales import Scale as Scale
-from core.settings import Settings
-from core.yaml_files import read_named
+from core.settings import Settings, read_named
 
 Level = Annotated[int | float | str, Field(union_mode="left_to_right")]  # a score, or a level's name
 

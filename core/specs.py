@@ -15,8 +15,7 @@ from core.files import CONFIGS, digest, read_text, sha256_file
 from core.languages import PAPER_LANGUAGES, lineage
 from core.machine import Precision, precision
 from core.records import Language
-from core.settings import Settings
-from core.yaml_files import read_named
+from core.settings import Settings, read_named
 
 PlayRole = Literal["seeker", "supporter", "judge"]
 Group = Literal["closed", "open", "domain"]

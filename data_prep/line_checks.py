@@ -8,8 +8,7 @@ from itertools import pairwise
 from core.files import CONFIGS
 from core.languages import PAPER_LANGUAGES, counts, cut, lineage
 from core.records import Language
-from core.settings import Patterns
-from core.yaml_files import load_yaml
+from core.settings import Patterns, load_yaml
 
 _PHRASES = load_yaml(CONFIGS / "line_checks.yaml", "phrases of line checks")
 MACHINE: tuple[str, ...] = tuple(_PHRASES["machine"])

@@ -6,8 +6,7 @@ from pathlib import Path
 from pydantic import Field
 
 from core.files import validated
-from core.settings import Settings
-from core.yaml_files import load_yaml
+from core.settings import Settings, load_yaml
 
 ITEMS = Path(__file__).with_name("paper_items.yaml")
 DOCUMENT = Path(__file__).with_name("reproduce.md")

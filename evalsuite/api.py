@@ -40,8 +40,8 @@ from evalsuite.runs.people import languages_with
 from evalsuite.statistics.leaderboard import Board, Score, Tally
 from evalsuite.statistics.paired import rank_text
 from evalsuite.statistics.summary import AVERAGE, Scorer, languages_of, supporter_of
-from serve.budget import Budget
 from serve.callables import CALLERS_LOOP, Models, OneModel, named_models, one_model
+from serve.limits import Budget
 
 _Out = str | Path | None
 _Settings = Mapping[str, Any]

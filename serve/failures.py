@@ -14,8 +14,7 @@ from typing import Any, ClassVar, Literal
 import orjson
 
 from core.files import CONFIGS
-from core.settings import Settings
-from core.yaml_files import read_yaml
+from core.settings import Settings, read_yaml
 
 Lost = Literal["infrastructure", "rejected"]
 Meaning = Literal["context_overflow", "content_filter", "throttle", "quota", "passing"]

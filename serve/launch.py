@@ -21,8 +21,8 @@ from rich.text import Text
 from core.endpoints import KEY_VARIABLES
 from core.errors import UserError
 from core.files import CONFIGS
+from core.settings import load_yaml
 from core.tables import Screen
-from core.yaml_files import load_yaml
 from serve.command import MODULE, ServerPlan, check_installed
 from serve.guard import GRACE
 from serve.limits import START_TIMEOUT

@@ -17,8 +17,8 @@ from typing import Any
 
 from core.errors import UserError
 from core.files import CONFIGS, read_object
+from core.settings import load_yaml
 from core.specs import ModelSpec
-from core.yaml_files import load_yaml
 from serve.checkpoints.places import on_hub, tokenizer_folder
 from serve.checkpoints.tensors import check_checkpoint, stored_tensors, weight_files
 

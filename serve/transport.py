@@ -14,10 +14,9 @@ import orjson
 from core.specs import ModelSpec
 from serve import http
 from serve.answers import Reply, UsageTally, reply_of_error
-from serve.budget import Budget
 from serve.callables import CallableSpec
 from serve.failures import NotAsked, NotReached, PassingError, Rejected, ServerLost, Threshold
-from serve.limits import MOST, RATES, Limit, Patience, Rate, connections, queue_length
+from serve.limits import MOST, RATES, Budget, Limit, Patience, Rate, connections, queue_length
 from serve.questions import Question
 
 LOST_DIALOGUES = 3  # a model is not given up for failures in fewer: a single dialogue can make a server fail every time

@@ -14,8 +14,8 @@ from core.files import CONFIGS
 from core.languages import words
 from core.prompts import PromptPack, load_pack
 from core.rubrics import load_rubric
+from core.settings import load_yaml, read_yaml
 from core.specs import load_spec
-from core.yaml_files import load_yaml, read_yaml
 from data_prep.cards.taxonomy import Taxonomy
 from data_prep.profiles.vocabulary import Vocabulary
 from data_prep.role_play.mix import RoleSftConfig

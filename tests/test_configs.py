@@ -15,8 +15,8 @@ from core.prompts import load_pack
 from core.records import Dialogue, Language, RoleCard, Turn
 from core.rubrics import Rubric, load_rubric
 from core.scales import COUNTED
+from core.settings import load_yaml
 from core.specs import load_spec, model_names
-from core.yaml_files import load_yaml
 from evalsuite.papers.emoharbor import EmoHarbor
 from evalsuite.papers.feel import Feel, load_feel_config
 from evalsuite.papers.reported import load_reported

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from core import errors, machine
 from core.errors import UserError, need_modules, run_cli
-from core.yaml_files import load_yaml
+from core.settings import load_yaml
 from tests.surface import COMMANDS, leaves
 from tests.test_house import EXTRAS, FILES, MAY_IMPORT, PROJECT, ROOT
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from core.files import CONFIGS
+from core.settings import load_yaml
 from core.specs import load_spec
-from core.yaml_files import load_yaml
 from evalsuite.runs.config import EvalConfig, load_config
 from evalsuite.runs.shards import Shard
 from tests.surface import parsed

@@ -14,7 +14,7 @@ from core.ledger import BuildStep
 from core.prompts import load_pack
 from core.records import Preference
 from core.rows import CorpusReader
-from core.yaml_files import load_yaml
+from core.settings import load_yaml
 from data_prep.cards import load_cards
 from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_comparisons, read_preferences, read_scores
@@ -23,7 +23,7 @@ from evalsuite.statistics.discrimination import read_ratings
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("core", "serve", "data_prep", "train", "evalsuite")
-PLACES = {"core/files.py", "core/yaml_files.py", "core/people_tables.py"}
+PLACES = {"core/files.py", "core/settings.py", "core/people_tables.py"}
 PARSERS = {
     *("csv.reader", "csv.DictReader", "openpyxl.load_workbook", "json.load", "json.loads", "orjson.loads", "ast.literal_eval"),
     *("yaml.load", "yaml.safe_load", "yaml.full_load", "yaml.load_all", "yaml.safe_load_all", "yaml.compose", "yaml.parse"),

@@ -15,9 +15,9 @@ from core.errors import at, say
 from core.machine import CARDS, TRAINS, CardName
 from core.paths import IN_FILE
 from core.records import Language
+from core.settings import load_yaml
 from core.specs import EMBEDDED_PREFIX
 from core.tables import Screen, Table, to_console
-from core.yaml_files import load_yaml
 from data_prep.cards import PUBLISHED, load_cards
 from serve.checkpoints.places import on_hub
 from serve.sizes import GIB

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_
 from core.errors import UserError, near
 from core.files import CONFIGS
 from core.machine import check_gpu
-from core.yaml_files import load_yaml
+from core.settings import load_yaml
 from serve.checkpoints.internlm2 import QKV
 from serve.checkpoints.lora import LORA_RANKS, more_than_plain
 

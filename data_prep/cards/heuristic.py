@@ -12,7 +12,7 @@ from core.files import CONFIGS, digest
 from core.languages import counts, cut, lineage, texts, words
 from core.ledger import BuildStep
 from core.records import Language, Post, RoleCard, SupportDialogue
-from core.yaml_files import load_yaml
+from core.settings import load_yaml
 
 NO_SITUATION = "no situation"
 TOO_SHORT = "situation too short"

@@ -9,8 +9,7 @@ from pydantic import Field
 from core.files import CONFIGS
 from core.languages import lineage
 from core.records import Language
-from core.settings import Settings
-from core.yaml_files import read_yaml
+from core.settings import Settings, read_yaml
 
 Path3 = tuple[str, str, str]  # English names of levels 1 to 3
 

@@ -12,10 +12,10 @@ from core.ledger import Build
 from core.options import console
 from core.people_tables import shortened
 from core.records import Language, RoleCard
+from core.settings import load_yaml
 from core.statistics.accuracy import AGREEMENT
 from core.statistics.bootstrap import SMOOTHED
 from core.tables import Table, to_console
-from core.yaml_files import load_yaml
 from data_prep.cards.annotation import QUALITIES, Mark, Mode, Quality, agreement, questions, settle
 from data_prep.cards.sheets import (
     SheetChoice,

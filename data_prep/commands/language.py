@@ -16,9 +16,9 @@ from core.options import choice, console
 from core.paths import IN_NAME
 from core.prompts import PromptPack, in_language, load_pack
 from core.rubrics import Rubric, load_rubric
+from core.settings import parse_yaml
 from core.specs import load_spec
 from core.tables import Cell, Table, to_console
-from core.yaml_files import parse_yaml
 
 _FLOORS = ("silent", "parrot", "lecture")
 _SAME = {"name", "reviewed", "colon", "comma", "semicolon", "stop", "space", "counts", "reason"}  # may well be as in English

@@ -18,9 +18,8 @@ from core.options import OutIfAnyOption, SeedOption, SetOption, SourceIfAnyOptio
 from core.paths import IN_FILE, IN_NAME, IN_PLACES
 from core.records import RoleCard
 from core.rows import CorpusItem, Source
-from core.settings import with_settings
+from core.settings import read_yaml, with_settings
 from core.tables import Table, to_console
-from core.yaml_files import read_yaml
 from data_prep.cards import bundled_cards, cardless, load_cards
 from data_prep.role_play.contamination import THRESHOLD
 from data_prep.role_play.mix import (

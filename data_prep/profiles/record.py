@@ -8,7 +8,7 @@ from pydantic import Field
 from core.files import CONFIGS
 from core.languages import of, words
 from core.records import Identifier, Language, Name, Record, Whole
-from core.yaml_files import load_yaml
+from core.settings import load_yaml
 from data_prep.profiles.vocabulary import load_vocabulary
 
 Level = Literal["low", "middle", "high"]

@@ -18,7 +18,7 @@ from core.errors import UserError
 from core.files import CONFIGS, check_unique, explain, first_object, read_jsonl, read_placed
 from core.records import Dialogue, Number, Part, Turn, dialogue_id
 from core.rows import RowModel
-from core.yaml_files import load_yaml
+from core.settings import load_yaml
 from data_prep.cards import headed
 from data_prep.profiles.record import Counselling, Demographics, Preferences, Profile
 

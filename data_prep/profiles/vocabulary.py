@@ -7,8 +7,7 @@ from pydantic import Field
 
 from core.files import CONFIGS
 from core.records import Language
-from core.settings import Pattern, Settings
-from core.yaml_files import read_yaml
+from core.settings import Pattern, Settings, read_yaml
 from data_prep.cards.taxonomy import Labelled
 
 Age = Annotated[int, Field(ge=0, le=120)]

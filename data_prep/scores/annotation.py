@@ -29,7 +29,7 @@ from core.names import number as number_in
 from core.people_tables import Faults, changed_cell
 from core.records import Dialogue, HumanScore, Language
 from core.rubrics import Rubric, Scale
-from core.yaml_files import load_yaml
+from core.settings import load_yaml
 from data_prep.cards.sheets import SheetChoice, SheetLayout, SheetRow, read_filled, write_both
 from data_prep.scores.human import human_score
 

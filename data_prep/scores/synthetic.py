@@ -19,7 +19,7 @@ from pydantic import Field
 from core.files import read_jsonl
 from core.languages import PAPER_LANGUAGES, words
 from core.records import Dialogue, HumanScore, Language, Record, Turn, dialogue_id
-from core.yaml_files import load_yaml
+from core.settings import load_yaml
 from data_prep.bundled import BUNDLED
 from data_prep.scores.human import human_score
 from data_prep.scores.synthetic_rules import ASPECTS, Aspect, LabelledPart, SyntheticReply, score

@@ -17,8 +17,7 @@ from core.ledger import Build, BuildStep
 from core.options import name_and_value
 from core.records import SupportDialogue
 from core.rows import MALFORMED, CorpusFacts, CorpusItem, CorpusReader, ReadCorpus, Source
-from core.settings import Settings
-from core.yaml_files import read_yaml
+from core.settings import Settings, read_yaml
 from data_prep.sources import generic
 
 GROUP = "esc_eval.corpora"  # entry points of other packages; each names a `core.rows.Source`

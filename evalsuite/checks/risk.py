@@ -18,10 +18,9 @@ from core.files import CONFIGS, digest
 from core.grouping import group_by
 from core.languages import file_of, in_order, lineage, name_of
 from core.records import Dialogue, Language
-from core.settings import Patterns, Settings
+from core.settings import Patterns, Settings, read_yaml
 from core.statistics.bootstrap import SMOOTHED
 from core.tables import Cell, Table
-from core.yaml_files import read_yaml
 from evalsuite.statistics.contestants import card_of
 from evalsuite.statistics.paired import share
 from evalsuite.statistics.summary import supporter_of

@@ -12,12 +12,11 @@ from typing import Any, Literal
 from core.files import CONFIGS
 from core.grouping import group_by
 from core.records import Dialogue, Judgement, Language
-from core.settings import Pattern, Settings
+from core.settings import Pattern, Settings, read_yaml
 from core.specs import load_spec, model_names
 from core.statistics.bootstrap import SMOOTHED
 from core.statistics.inference import TEST, p_text
 from core.tables import Cell, Table
-from core.yaml_files import read_yaml
 from evalsuite.statistics import paired
 from evalsuite.statistics.contestants import contestants_of, stack, weighed
 from evalsuite.statistics.leaderboard import Tally

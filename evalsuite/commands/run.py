@@ -40,7 +40,7 @@ from evalsuite.runs.contents import JudgementSet, sets_of
 from evalsuite.runs.dialogue_framework import DialogueFramework, RunIdentity
 from evalsuite.runs.folder import Run, open_run
 from serve.answers import KINDS, Reply, Retry, kinds_of
-from serve.budget import Budget
+from serve.limits import Budget
 
 STAGES = ("simulate", "score")
 _OLDER = "not recorded"  # in stores of older versions

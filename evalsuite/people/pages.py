@@ -11,7 +11,7 @@ from pydantic import RootModel
 
 from core.languages import ENGLISH, PAPER_LANGUAGES, direction, lineage, of, own_name, texts
 from core.records import Dialogue, Language
-from core.yaml_files import read_yaml
+from core.settings import read_yaml
 from evalsuite.people.store import Answers, RaterAnswer, TaskRow
 from evalsuite.people.study import COMMENT, Content, QuestionKey, Questionnaire, Study
 

@@ -22,8 +22,8 @@ from core.errors import clean
 from core.grouping import group_by
 from core.languages import name_of
 from core.rubrics import Rubric
+from core.settings import load_yaml
 from core.tables import DASH, Estimate, Table, fmt
-from core.yaml_files import load_yaml
 from evalsuite.runs.contents import JudgementSet
 from evalsuite.statistics.agreement import figure_cell
 from evalsuite.statistics.judges import POOLED, Bin, Confusion

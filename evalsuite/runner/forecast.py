@@ -24,7 +24,7 @@ from evalsuite.dialogues.hold import Plan, hold
 from evalsuite.judge.methods import method_of
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from serve.answers import Reply
-from serve.budget import Budget, Share, cost
+from serve.limits import Budget, Share, cost
 from serve.questions import Question
 from serve.units import Workload
 

@@ -16,10 +16,10 @@ from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import versions
 from serve.answers import UsageTally
 from serve.batch import Answers, Desk
-from serve.budget import Share
 from serve.callables import PLACE, CallableSpec
 from serve.client import ChatClient
 from serve.failures import FailedCall, NotReached, NotStored
+from serve.limits import Share
 from serve.units import Needs
 
 Job = Plan | Dialogue

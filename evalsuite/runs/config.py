@@ -13,9 +13,8 @@ from core.files import validated
 from core.masking import PlainUrl
 from core.paths import IN_FILE, IN_NAME, IN_SPEC, SUFFIXES, check_config
 from core.records import Language, Role
-from core.settings import fields_set, with_settings
+from core.settings import fields_set, read_yaml, with_settings
 from core.specs import Sampling
-from core.yaml_files import read_yaml
 from evalsuite.judge.methods import native_method
 from evalsuite.runs.framework import framework_of, frameworks
 from evalsuite.runs.run_config import Shard

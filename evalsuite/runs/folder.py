@@ -29,8 +29,8 @@ from data_prep.played import Played
 from evalsuite.runs.people import PEOPLE, write_people
 from evalsuite.runs.run_config import RunConfig, Shard
 from serve.answers import Retry
-from serve.budget import Budget
 from serve.failures import FailedCall
+from serve.limits import Budget
 from serve.store import CallStore
 
 if TYPE_CHECKING:

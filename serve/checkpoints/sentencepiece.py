@@ -19,7 +19,7 @@ from typing import Any
 
 from core.errors import UserError, need_modules
 from core.files import CONFIGS, read_bytes, read_object, write_json
-from core.yaml_files import load_yaml
+from core.settings import load_yaml
 from serve.checkpoints.folders import build_folder, folder_content
 from serve.checkpoints.tensors import INDEX, check_checkpoint, check_finite, weight_files
 

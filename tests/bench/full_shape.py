@@ -10,7 +10,7 @@ from typing import Any
 
 from core.files import CONFIGS, write_json, write_jsonl, write_text
 from core.records import Message, Record
-from core.yaml_files import load_yaml
+from core.settings import load_yaml
 from data_prep.role_play.examples import RoleExample
 from data_prep.scores.rank_sft import RankExample
 from serve.checkpoints.places import materialise

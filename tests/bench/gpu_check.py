@@ -28,8 +28,8 @@ import typer
 from core.errors import UserError, run_cli
 from core.files import CONFIGS, load_json, read_object, write_json
 from core.machine import CARDS, Gpu, card_of, listed_gpus, smi, visible_gpus
+from core.settings import load_yaml
 from core.specs import load_spec
-from core.yaml_files import load_yaml
 from serve.placement import Demand, Place
 from serve.sizes import GIB, config_size
 from serve.units import ServerUnit, Workload

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.files import read_object
-from core.yaml_files import load_yaml
+from core.settings import load_yaml
 from serve.checkpoints.places import materialise
 from serve.sizes import GIB
 from tests.bench import gpu_check

@@ -14,7 +14,7 @@ from core.errors import UserError
 from core.files import CONFIGS, read_jsonl, write_jsonl
 from core.records import Line, RoleCard, RolePlay, SupportDialogue
 from core.rows import RolePlayYield
-from core.yaml_files import read_yaml
+from core.settings import read_yaml
 from data_prep.__main__ import app
 from data_prep.bundled import BUNDLED
 from data_prep.role_play.examples import RoleExample

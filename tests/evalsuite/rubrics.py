@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from core.rubrics import Rubric
-from core.yaml_files import parse_yaml
+from core.settings import parse_yaml
 
 TEXTS = {
     "1-10": """

@@ -13,7 +13,7 @@ from core.errors import UserError
 from core.files import CONFIGS, read_jsonl
 from core.records import Dialogue, HumanScore, Judgement
 from core.rubrics import load_rubric
-from core.yaml_files import read_yaml
+from core.settings import read_yaml
 from data_prep.profiles.record import LEVELS, TRAITS, Profile
 from evalsuite.people.commands.people_create import StudyConfig
 from evalsuite.people.store import StudyStore

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from core.errors import UserError
 from core.files import CONFIGS
-from core.yaml_files import load_yaml
+from core.settings import load_yaml
 from evalsuite.papers.reported import Reported, load_reported
 from evalsuite.papers.reported.against import TITLES, disagreement_table
 from evalsuite.papers.reported.recomputation import Checked, ReportedSpread, check, combine

@@ -12,8 +12,8 @@ from core.errors import UserError
 from core.files import CONFIGS, read_jsonl, write_jsonl
 from core.records import Dialogue, Language, Turn
 from core.rubrics import load_rubric
+from core.settings import read_yaml
 from core.tables import Estimate, Table
-from core.yaml_files import read_yaml
 from evalsuite.checks.risk import CATEGORIES, Category, Lexicon, excerpt, find, load_lexicon, risk_turns, table
 from tests.conftest import EscEval
 from tests.evalsuite.oracles import check_share, smoothed

@@ -143,7 +143,7 @@ def test_nothing_that_is_read_can_run() -> None:
                 assert given.get(risky, "False") == "False", f"{path}:{call.lineno}: {risky}"
             if name == "yaml.load":
                 assert given["Loader"] == "_OnceLoader", f"{path}:{call.lineno}"
-    from core.yaml_files import _OnceLoader
+    from core.settings import _OnceLoader
 
     assert issubclass(_OnceLoader, (yaml.SafeLoader, yaml.CSafeLoader))
 

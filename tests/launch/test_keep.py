@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from core.files import CONFIGS
-from core.yaml_files import load_yaml
+from core.settings import load_yaml
 from tests.endpoint import Answer, Endpoint, echo
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from core.files import CONFIGS
-from core.yaml_files import load_yaml
+from core.settings import load_yaml
 from serve.guard import GRACE
 
 JOBS = sorted((CONFIGS / "launch").glob("k8s_*.yaml"))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from core.files import CONFIGS
-from core.yaml_files import load_yaml
+from core.settings import load_yaml
 
 pytestmark = pytest.mark.slow
 

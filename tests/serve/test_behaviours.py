@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from core.files import CONFIGS
-from core.yaml_files import read_yaml
+from core.settings import read_yaml
 from evalsuite import cli
 from serve.client import ChatClient
 from tests.behaviours import FOLDER, Behaviour, Player

@@ -13,10 +13,9 @@ from core.endpoints import Price
 from core.errors import UserError
 from core.specs import ModelSpec
 from serve.answers import Reply
-from serve.budget import Budget, Share
 from serve.client import ChatClient
 from serve.failures import NotReached, NotUp, ServerLost
-from serve.limits import Rate
+from serve.limits import Budget, Rate, Share
 from serve.store import CallStore
 from tests.endpoint import Answer, Endpoint
 from tests.serve.test_client import question, spec

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from core.settings import load_yaml
 from core.specs import load_spec, model_names
-from core.yaml_files import load_yaml
 from serve.checkpoints.places import materialise
 from serve.sizes import ARCHITECTURES, BLOCK, GIB, Size, config_size, known_architecture, size_of
 from tests.serve.conftest import spec

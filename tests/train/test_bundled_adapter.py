@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from core import specs
 from core.files import CONFIGS, sha256_file
+from core.settings import load_yaml
 from core.specs import BUNDLED_ADAPTERS, load_spec
-from core.yaml_files import load_yaml
 from data_prep.__main__ import app
 from serve.checkpoints.model_card import Training
 

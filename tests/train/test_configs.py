@@ -18,8 +18,8 @@ from packaging.version import Version
 from core.errors import UserError
 from core.files import CONFIGS
 from core.rubrics import load_rubric
+from core.settings import load_yaml
 from core.specs import load_spec
-from core.yaml_files import load_yaml
 from tests.surface import COMMANDS
 
 ROOT = CONFIGS.parent

@@ -12,8 +12,8 @@ import trl
 
 from core.errors import UserError
 from core.records import Message
+from core.settings import load_yaml
 from core.specs import load_spec
-from core.yaml_files import load_yaml
 from serve.checkpoints.places import materialise
 from tests.train.conftest import train, write_data, write_recipe
 from train import examples

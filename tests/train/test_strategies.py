@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from core.files import CONFIGS, write_jsonl
-from core.yaml_files import load_yaml
+from core.settings import load_yaml
 from tests.train.conftest import Forked, losses, per_dimension, rank_examples, train, write_data, write_recipe
 from tests.train.gloo import COPIED, PROCESSES
 from tests.train.test_training import same_adapter

@@ -13,10 +13,9 @@ from core.options import SetOption, console, name_and_value
 from core.paths import InFile, InFiles, MaybeFiles, Reads
 from core.records import Dialogue, Judgement
 from core.rubrics import known_rubric, load_rubric
-from core.settings import fields_set
+from core.settings import fields_set, read_yaml
 from core.tables import Table, json_record
 from core.verbs import Verbs
-from core.yaml_files import read_yaml
 from data_prep.scores.human import gold_scores_of, read_dialogues, read_preferences
 from data_prep.scores.rank_sft import group_of
 from evalsuite.commands.agree import judgements_of

@@ -26,10 +26,9 @@ from core.ledger import BuildStep
 from core.prompts import load_pack
 from core.records import Dialogue
 from core.rows import CorpusReader
-from core.settings import Settings
+from core.settings import Settings, read_yaml
 from core.specs import ModelSpec
 from core.tables import Cell, Table
-from core.yaml_files import read_yaml
 from evalsuite.papers.ecdbench import tasks
 from evalsuite.papers.ecdbench.aggregate import aggregate
 from evalsuite.papers.ecdbench.forms import Doc, ReadForm

@@ -19,9 +19,8 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from core.errors import UserError, near
 from core.files import CONFIGS, explain
 from core.records import Language
-from core.settings import Settings
+from core.settings import Settings, read_named, read_yaml
 from core.statistics.bootstrap import Floats
-from core.yaml_files import read_named, read_yaml
 
 Items = Literal[
     "mean", "points", "f1", "macro_f1", "micro_f1", "stereoset_lms", "stereoset_ss", "bbq_ambiguous", "bbq_disambiguated"

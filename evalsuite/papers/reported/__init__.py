@@ -19,8 +19,7 @@ from pydantic import Field, StrictFloat, StrictInt, StrictStr, model_validator
 
 from core.errors import UserError, near
 from core.files import CONFIGS
-from core.settings import Settings
-from core.yaml_files import read_yaml
+from core.settings import Settings, read_yaml
 
 COLUMN, PART = "column", "part"
 RELATIONS = ("equals", "at_most", "at_least", "multiple_of", "share_of", "sign_of")

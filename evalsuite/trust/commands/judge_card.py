@@ -19,9 +19,8 @@ from core.options import SetOption, console
 from core.paths import MaybeFile, MaybeFiles, Reads, Writes
 from core.records import Dialogue, HumanScore, Judgement, Language
 from core.rubrics import Rubric, Scale
-from core.settings import Settings
+from core.settings import Settings, read_yaml
 from core.specs import load_spec
-from core.yaml_files import read_yaml
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import IN_RUN, JudgedByOption, refuse, resolve
 from evalsuite.commands.output import deliver_page, exit_if_lost

@@ -11,7 +11,7 @@ from core.files import CONFIGS
 from core.ledger import Build, BuildStep
 from core.records import Post, SupportDialogue
 from core.rows import MALFORMED, CorpusItem, CorpusReader, Source, by_row
-from core.yaml_files import load_yaml
+from core.settings import load_yaml
 from data_prep.sources import SOURCES, _reader_at, corpus_files, installed, read_source
 from tests.data_prep.sources import fixtures as F
 

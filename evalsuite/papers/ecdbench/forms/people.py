@@ -12,7 +12,7 @@ from core.errors import UserError, near
 from core.files import CONFIGS, digest
 from core.records import Whole
 from core.rows import CorpusReader, Dropped, Malformed
-from core.yaml_files import load_yaml
+from core.settings import load_yaml
 from evalsuite.papers.ecdbench.forms import (
     Bit,
     Doc,
