@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from core.errors import UserError
 from core.records import Dialogue, Order, Preference, Verdict
 from core.tables import Estimate, Table
-from evalsuite.papers.pairwise import PairAnswer, choices_of, pairs_of, pairwise_tables, read_answer, shown
+from evalsuite.papers.pairwise import PairAnswer, choices_of, pairs_of, pairwise_tables, read_answer
 from evalsuite.papers.role_play import Field
 from evalsuite.papers.win_rates import Choice, Mode, rate, votes
 from tests.endpoint import Answer, Endpoint
@@ -144,12 +144,6 @@ def test_what_is_no_verdict_is_kept_with_its_text_and_is_in_no_rate(call: Call, 
 )  # fmt: skip
 def test_an_answer_is_one_of_three_words_or_unread(text: str, order: Order, verdict: str | None) -> None:
     assert read_answer(text, order) == verdict
-
-
-def test_chats_are_cut_to_the_shorter_and_a_marker_inside_stays_inside() -> None:
-    pair = dialogue("a", "one", "two", "three", "four"), dialogue("b", "uno", "due")
-    assert shown(pair, "native") == ("[1] Seeker: one\n[2] Supporter: two", "[1] Seeker: uno\n[2] Supporter: due")
-    assert shown(pair, "paper")[0].endswith("[4] Supporter: four")
 
 
 def test_nothing_to_compare_and_half_given_options_are_clear(call: Call, tmp_path: Path) -> None:

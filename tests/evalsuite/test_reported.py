@@ -86,11 +86,6 @@ def rows_of(checked: Checked) -> list[tuple[Any, ...]]:
     return [(d.table, d.row, d.column, d.printed, d.recomputed) for d in checked.disagreements]
 
 
-def value(paper: Reported, table: str, **at: str) -> float | None:
-    (cell,) = paper.select(table, {name.replace("_", " "): names for name, names in at.items()}, "here")
-    return cell.value
-
-
 # --- the bundled tables ---------------------------------------------------------------------------------------------------
 
 
@@ -144,14 +139,6 @@ def test_table_5_is_what_cards_are_drawn_by(paper: Reported) -> None:
     quotas = load_yaml(CONFIGS / "data" / "table5.yaml", "quotas")["quotas"]
     ours = {cell.at["Dataset"].lower().replace(" ", "_"): cell.value for cell in paper.cells["5"]}
     assert ours == quotas
-
-
-def test_totals_by_hand(paper: Reported) -> None:
-    assert (331 * 14 + 324 * 12) * 7 == 59_654 == value(paper, "text", Number="Scores by people")
-    middle = [cell.value or 0 for cell in paper.cells["9"] if cell.column == "Middle"]
-    high = [cell.value for cell in paper.cells["9"] if cell.column == "High"]
-    assert (sum(middle), sum(figure or 0 for figure in high), high.count(None)) == (2146, 374, 10)
-    assert sum(middle) + 655 == 2801 == 1708 + 1093
 
 
 def test_table_9_is_that_of_the_taxonomy(paper: Reported) -> None:

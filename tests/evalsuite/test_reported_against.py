@@ -15,7 +15,7 @@ from core.rubrics import load_rubric
 from core.specs import load_spec
 from core.tables import Estimate, Table, fmt
 from evalsuite.papers.commands.reported import reported
-from evalsuite.papers.reported import Counterpart, Reported, load_reported
+from evalsuite.papers.reported import Reported, load_reported
 from evalsuite.papers.reported.against import against, as_printed, beside, meant
 from evalsuite.papers.reported.recomputation import check
 from evalsuite.papers.text_metrics import LABELS
@@ -212,11 +212,6 @@ def test_scores_stand_beside_ours_on_our_scale(emoharbor: Reported) -> None:
     assert shown.columns[2] == "paper: Problem resolution"
     assert shown.rows[0][2] == pytest.approx(25 * (2.98 - 1)) and shown.rows[0][4] == pytest.approx(25 * (3.5 - 1))
     assert shown.rows[1][2] is None and "as 0 to 100" in shown.notes[0]
-
-
-def test_a_figure_is_moved_to_our_scale() -> None:
-    base = {"tables": ["t"], "rows": {"m": {}}, "columns": {"a": {}}}
-    assert Counterpart.model_validate(base | {"scale": [1, 5]}).ours(4) == 75
 
 
 def test_judges_and_strategies_as_in_table_1() -> None:
