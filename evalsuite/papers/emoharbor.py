@@ -153,9 +153,6 @@ class EmoHarborModels(RunModels):
         return "+".join(dict.fromkeys(spec.name for spec in self.seekers)) + ablation
 
 
-# --- facts read from a run folder -------------------------------------------------------------------------------------------
-
-
 class PlayedSimulated(Simulated):
     simulator: str
     thinker: ModelIdentity | None = None
@@ -163,20 +160,6 @@ class PlayedSimulated(Simulated):
 
 class ShownJudged(Judged):
     judging: Judging | None = None
-
-
-def facts_of(run: ScoredRun, played: bool) -> Iterator[tuple[str, str]]:
-    """What supporters were told, who played the seeker (if EmoHarbor's models did: `played`), and what the judge was shown."""
-    simulated, scored = run.config.stage("simulate", PlayedSimulated), run.config.stage("score", ShownJudged)
-    if simulated and simulated.seeker and played:
-        paper = "who the seeker is, and to keep to 28 words on average and 97 at most (paper)"
-        native = "neither who the seeker is nor how long to write (native)"
-        yield "Supporters told", paper if simulated.mode == "paper" else native
-        thinker = simulated.thinker.name if simulated.thinker else "nobody"
-        yield "Seeker", f"{simulated.simulator.replace('_', ' ')}: {thinker} thinks, {simulated.seeker.name} talks"
-    if scored and scored.judging:
-        shown = {"dialogue": "the dialogue alone", "profile": "dialogue and profile", "states": "dialogue, profile and states"}
-        yield "Judge shown", shown[scored.judging]
 
 
 class EmoHarbor(DialogueFramework):
@@ -333,4 +316,14 @@ class EmoHarbor(DialogueFramework):
 
     @classmethod
     def facts(cls, run: ScoredRun) -> Iterator[tuple[str, str]]:
-        return facts_of(run, super().wrote(run))
+        """What supporters were told, who played the seeker, and what the judge was shown."""
+        simulated, scored = run.config.stage("simulate", PlayedSimulated), run.config.stage("score", ShownJudged)
+        if simulated and simulated.seeker and super().wrote(run):
+            paper = "who the seeker is, and to keep to 28 words on average and 97 at most (paper)"
+            native = "neither who the seeker is nor how long to write (native)"
+            yield "Supporters told", paper if simulated.mode == "paper" else native
+            thinker = simulated.thinker.name if simulated.thinker else "nobody"
+            yield "Seeker", f"{simulated.simulator.replace('_', ' ')}: {thinker} thinks, {simulated.seeker.name} talks"
+        if scored and scored.judging:
+            parts = {"dialogue": "the dialogue alone", "profile": "dialogue and profile"}
+            yield "Judge shown", parts.get(scored.judging, "dialogue, profile and states")

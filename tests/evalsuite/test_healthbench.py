@@ -5,13 +5,13 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from core.errors import UserError
 from core.files import CONFIGS, read_jsonl
 from core.records import Dialogue, Judgement, Turn
 from core.rubrics import load_rubric
@@ -24,6 +24,7 @@ from evalsuite.statistics.contestants import contestants_of, design_of, weighed
 from evalsuite.statistics.paired import over_cards
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
+from tests.published_benchmarks import imported
 
 CONFIG = CONFIGS / "eval" / "healthbench.yaml"
 SCRIPT = Path(__file__).parents[1] / "healthbench_script.py"
@@ -74,23 +75,6 @@ def grades(body: dict[str, Any], count: int) -> Answer:
         return Answer(f" Reply to {len(body['messages'])}. ")
     criterion = next(one["criterion"] for case in CASES for one in case["rubrics"] if one["criterion"] in asked)
     return Answer(f'```json\n{{"explanation": "so", "criteria_met": {json.dumps(criterion.startswith(MET))}}}\n```')
-
-
-@pytest.fixture
-def data_prep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """The console script `esc-data` in the test's folder."""
-    from data_prep.__main__ import main
-
-    def call(*arguments: object) -> int:
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr("sys.argv", ["esc-data", *map(str, arguments)])
-        try:
-            main()
-        except SystemExit as end:
-            return int(end.code or 0)
-        return 0
-
-    return call
 
 
 @pytest.fixture
@@ -190,18 +174,10 @@ def clone(tmp_path: Path) -> Path:
     return folder
 
 
-def test_paper_mode_sends_what_the_script_sends(
-    esc_eval: EscEval,
-    data_prep: Callable[..., int],
-    tmp_path: Path,
-    cases: Path,
-    clone: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert data_prep("import", "--source", "healthbench=clone", "--out", "imported") == 0
-    assert "licence: MIT License (in full: LICENSE)" in capsys.readouterr().out
+def test_paper_mode_sends_what_the_script_sends(esc_eval: EscEval, tmp_path: Path, cases: Path, clone: Path) -> None:
+    assert "licence: MIT License (in full: LICENSE)" in imported("healthbench")
     with Endpoint(grades, ("my-model", "grader")) as endpoint:
-        assert run(esc_eval, endpoint, "--set", "mode=paper", "--set", "prompts=./imported/prompts")[0] == 0
+        assert run(esc_eval, endpoint, "--set", "mode=paper", "--set", "prompts=./in/prompts")[0] == 0
         bodies = [body["messages"] for body in endpoint.requests if body["messages"][-1]["content"].startswith("Grade it")]
     case = CASES[1]
     system = {"role": "system", "content": "Be {{ kind }}."}
@@ -213,9 +189,7 @@ def test_paper_mode_sends_what_the_script_sends(
     assert {id: scores(tmp_path / "run")[id, "score"] for id in SCORES} == SCORES
 
 
-def test_the_judge_is_measured_on_physicians_verdicts(
-    esc_eval: EscEval, data_prep: Callable[..., int], tmp_path: Path, cases: Path
-) -> None:
+def test_the_judge_is_measured_on_physicians_verdicts(esc_eval: EscEval, tmp_path: Path, cases: Path) -> None:
     rows: list[dict[str, Any]] = []
     for number, (word, labels) in enumerate(
         [("Takes leave.", [True, True]), ("Names a drug.", [True, False]), ("Asks how long it has lasted.", [True, True])]
@@ -226,15 +200,15 @@ def test_the_judge_is_measured_on_physicians_verdicts(
     (tmp_path / "meta_eval.jsonl").write_text(
         "".join(json.dumps(row) + "\n" for row in [*rows, rows[0] | {"binary_labels": [1]}])
     )
-    assert data_prep("import", "--source", "healthbench_meta=meta_eval.jsonl", "--out", "gold") == 0
-    assert len((tmp_path / "gold" / "scores.jsonl").read_text().splitlines()) == 6, "the malformed row is left out"
+    imported("healthbench_meta", place="meta_eval.jsonl")
+    assert len((tmp_path / "in" / "scores.jsonl").read_text().splitlines()) == 6, "the malformed row is left out"
     with Endpoint(grades, ("my-model", "grader")) as endpoint:
-        gold = ["--set", "gold.dialogues=gold/dialogues.jsonl", "--set", "gold.scores=gold/scores.jsonl"]
+        gold = ["--set", "gold.dialogues=in/dialogues.jsonl", "--set", "gold.scores=in/scores.jsonl"]
         assert run(esc_eval, endpoint, *gold) == (0, "")
     agreement = json.loads((tmp_path / "run" / "agreement.json").read_text())["agreement"]["en"]["score"]
     # Physicians say 1, ½ and 1, the grader 1, 0 and 1.
     assert agreement["n"] == 3 and agreement["acc"] == pytest.approx(2 / 3)
-    assert esc_eval("agree", "--judgements", "run/gold_judgements.jsonl", "--gold", "gold/scores.jsonl")[0] == 0
+    assert esc_eval("agree", "--judgements", "run/gold_judgements.jsonl", "--gold", "in/scores.jsonl")[0] == 0
 
 
 def test_a_plan_counts_the_criteria_of_every_case(tmp_path: Path, cases: Path) -> None:
@@ -282,31 +256,28 @@ def test_what_only_cannot_mean(esc_eval: EscEval, tmp_path: Path, cases: Path, o
         assert (code, len(endpoint.requests)) == (2, 0) and told in err
 
 
-def test_a_clone_without_the_grader_is_one_error(
-    data_prep: Callable[..., int], clone: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_clone_without_the_grader_is_one_error(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(clone.parent)
     (clone / "healthbench_eval.py").write_text("GRADER_TEMPLATE = load()\n")
-    assert data_prep("import", "--source", "healthbench=clone", "--out", "imported") == 2
-    assert "clone/healthbench_eval.py: no text called GRADER_TEMPLATE" in capsys.readouterr().err
-    assert not (clone.parent / "imported" / "prompts").exists()
+    with pytest.raises(UserError, match=r"clone/healthbench_eval\.py: no text called GRADER_TEMPLATE"):
+        imported("healthbench")
+    assert not Path("in/prompts").exists()
 
 
 CLONE = "SIMPLE_EVALS"  # where a clone of openai/simple-evals is
 
 
 @pytest.mark.full
-def test_messages_and_scores_equal_those_of_the_published_script(
-    esc_eval: EscEval, data_prep: Callable[..., int], tmp_path: Path, cases: Path
-) -> None:
+def test_messages_and_scores_equal_those_of_the_published_script(esc_eval: EscEval, tmp_path: Path, cases: Path) -> None:
     if CLONE not in os.environ:
         pytest.skip(f"NOT COMPARED WITH HEALTHBENCH'S SCRIPT: set {CLONE} to a clone of openai/simple-evals")
     with Endpoint(grades, ("my-model", "grader")) as endpoint:
         command = [sys.executable, str(SCRIPT), os.environ[CLONE], str(cases), endpoint.url, "my-model"]
         theirs = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
         messages = [body["messages"] for body in endpoint.requests]
-    assert data_prep("import", "--source", f"healthbench={os.environ[CLONE]}", "--out", "imported") == 0
+    imported("healthbench", place=os.environ[CLONE])
     with Endpoint(grades, ("my-model", "grader")) as endpoint:
-        assert run(esc_eval, endpoint, "--set", "mode=paper", "--set", "prompts=./imported/prompts")[0] == 0
+        assert run(esc_eval, endpoint, "--set", "mode=paper", "--set", "prompts=./in/prompts")[0] == 0
         ours = [body["messages"] for body in endpoint.requests]
     assert len(messages) == 9 and all(one in ours for one in messages)
     found = tagged(tmp_path / "run")

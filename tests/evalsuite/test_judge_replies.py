@@ -21,7 +21,7 @@ from evalsuite.judge.json_answers import read_answer
 from evalsuite.judge.judge import CUT, LONGEST, Judge, Shown
 from evalsuite.judge.methods import METHODS
 from evalsuite.papers.emoharbor_seeker import ending_phrases, ends, triple
-from evalsuite.papers.pairwise import read_answer as read_pair
+from evalsuite.papers.role_play import read_answer as read_pair
 from serve.answers import Reply
 from serve.client import ChatClient
 from serve.failures import ServerLost, Unreadable

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from core.errors import UserError
 from core.records import Dialogue, Order, Preference, Verdict
 from core.tables import Estimate, Table
-from evalsuite.papers.pairwise import PairAnswer, choices_of, pairs_of, pairwise_tables, read_answer
-from evalsuite.papers.role_play import Field
+from evalsuite.papers.role_play import Field, PairAnswer, choices_of, pairs_of, pairwise_tables, read_answer
 from evalsuite.papers.win_rates import Choice, Mode, rate, votes
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.oracles import smoothed

@@ -15,8 +15,7 @@ from core.rubrics import Rubric, load_rubric
 from core.tables import Estimate
 from data_prep.profiles import bundled_profiles, load_profiles
 from data_prep.scores.annotator_agreement import agreement
-from evalsuite.papers.pairwise import pairs_of, pairwise_tables
-from evalsuite.papers.role_play import read_field
+from evalsuite.papers.role_play import pairs_of, pairwise_tables, read_field
 from evalsuite.people.store import RaterAnswer, StudyStore
 from evalsuite.people.study import Person, assign, rated_items
 from evalsuite.statistics.contestants import scores_of_judges, verdicts_of_people

@@ -19,9 +19,17 @@ from data_prep.scores.human import RubricCheck, read_comparisons, read_dialogues
 from evalsuite.commands.agree import read_judgements
 from evalsuite.commands.options import AgainstOption, JsonOption, ModeOption, refuse, resolve
 from evalsuite.commands.output import deliver, exit_if_lost, plain, talk
-from evalsuite.papers.pairwise import TITLES, compare_seekers, pairs_of, pairwise_tables
 from evalsuite.papers.reported.against import against
-from evalsuite.papers.role_play import Field, read_field, role_play_tables, score_seekers
+from evalsuite.papers.role_play import (
+    TITLES,
+    Field,
+    compare_seekers,
+    pairs_of,
+    pairwise_tables,
+    read_field,
+    role_play_tables,
+    score_seekers,
+)
 from evalsuite.papers.win_rates import Mode, Words, choices_of, win_rate_tables
 from evalsuite.runner.engine import Runner
 from evalsuite.runs.dialogue_framework import RunIdentity

@@ -25,6 +25,7 @@ from core.errors import UserError, at, near
 from core.files import digest, read_placed
 from core.records import Identifier, Number, System, Whole
 from core.settings import Settings
+from core.statistics.accuracy import ratio
 from core.statistics.bootstrap import RESAMPLES, Floats, resampled_means
 from evalsuite.papers.ecdbench.registry import Benchmark, Metric, Outcome, Value
 
@@ -203,28 +204,23 @@ class Features(NamedTuple):
         match self.metric.items:
             case "macro_f1":
                 hits, missed, wrong = np.moveaxis(means.reshape(len(means), -1, 3), 2, 0)
-                per_label = _ratio(2 * hits, 2 * hits + missed + wrong)
+                per_label = ratio(2 * hits, 2 * hits + missed + wrong)
                 defined = ~np.isnan(per_label)
-                return _ratio(np.where(defined, per_label, 0).sum(axis=1), defined.sum(axis=1).astype(float))
+                return ratio(np.where(defined, per_label, 0).sum(axis=1), defined.sum(axis=1).astype(float))
             case "f1" | "micro_f1":
                 hits, missed, wrong = means.T
-                return _ratio(2 * hits, 2 * hits + missed + wrong)
+                return ratio(2 * hits, 2 * hits + missed + wrong)
             case "bbq_ambiguous":  # (1 − accuracy) × s, with "unknown" as the right answer: (2 biased − named) / n
                 biased, named, n = means.T
-                return _ratio(2 * biased - named, n)
+                return ratio(2 * biased - named, n)
             case "bbq_disambiguated":
                 biased, named, _ = means.T
-                return _ratio(2 * biased - named, named)
+                return ratio(2 * biased - named, named)
             case "points":  # the share of the points possible, on the scale's own range
                 low, high = self.metric.bounds
-                return low + (high - low) * _ratio(means[:, 0], means[:, 1])
+                return low + (high - low) * ratio(means[:, 0], means[:, 1])
             case _:
-                return _ratio(means[:, 0], means[:, 1])
-
-
-def _ratio(numerators: Floats, denominators: Floats) -> Floats:
-    result: Floats = np.divide(numerators, denominators, out=np.full(numerators.shape, np.nan), where=denominators > 0)
-    return result
+                return ratio(means[:, 0], means[:, 1])
 
 
 def features(metric: Metric, values: Sequence[Value], outcomes: Sequence[Outcome | None]) -> Features:

@@ -25,8 +25,7 @@ from data_prep.scores.human import RubricCheck, gold_scores_of, read_dialogues, 
 from data_prep.scores.weights import BEFORE, WEIGHTS, read_weights, weights_beside, write_weights
 from evalsuite.commands.options import InRun, JudgedByOption
 from evalsuite.dialogues.hold import FLOORS
-from evalsuite.papers.pairwise import QUESTION, pairs_of
-from evalsuite.papers.role_play import read_field
+from evalsuite.papers.role_play import QUESTION, pairs_of, read_field
 from evalsuite.people.commands.people import DATABASE, LINK_COLUMNS, LINKS, need_people, opened
 from evalsuite.people.study import (
     Items,
