@@ -18,7 +18,6 @@ from core.errors import UserError
 from core.files import check_unique, first_object, read_jsonl
 from core.grouping import exact_mean, group_by
 from core.judge_prompts import transcript
-from core.machine import card_of
 from core.prompts import load_pack
 from core.records import LOST, Dialogue, HumanScore, Judgement, Language, Order, Preference, RoleCard, SupportDialogue, Verdict
 from core.rubrics import Rubric
