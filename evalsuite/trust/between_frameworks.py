@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -253,19 +253,13 @@ def _correlations(x: Floats, y: Floats, weights: Floats) -> Floats:
     return result
 
 
-class Association(NamedTuple):
-    """The correlation of two dimensions over the same dialogues: as `seen`, `cleared` of the chance of trials (at most 1), and
-    the reliability of both sides."""
-
-    seen: Estimate
-    cleared: Estimate
-    first: float | None
-    second: float | None
+Association = tuple[Estimate, Estimate, float | None, float | None]
 
 
 def associations(first: Cells, second: Cells) -> list[Association]:
-    """The association of every dimension of one side with every one of the other, over the (card, supporter) cells that both
-    have; empty for fewer than three. Intervals leave out cards in turn."""
+    """How every dimension of one side goes with every one of the other, over the (card, supporter) cells that both have: the
+    correlation as seen and disattenuated (at most 1), and the reliability of both sides; empty for fewer than three cells.
+    Intervals leave out cards in turn."""
     both = sorted(first.keys() & second.keys())
     if len(both) < 3:
         return []
@@ -278,7 +272,7 @@ def associations(first: Cells, second: Cells) -> list[Association]:
     cleared = seen / (positive[0][:, :, None] * positive[1][:, None, :])
     own = [[None if np.isnan(part) else float(part) for part in side[0]] for side in trust]
     return [
-        Association(
+        (
             jackknife(seen[:, i, j], len(both), CORRELATION_FROM),
             jackknife(cleared[:, i, j], len(both), CORRELATION_FROM, fisher=False),
             own[0][i],

@@ -18,7 +18,7 @@ from core.records import Judgement, Language
 from core.rubrics import Rubric
 from core.statistics.bootstrap import PERCENTILE, POINTS, SMOOTHED, Floats, estimate, smoothed_means
 from core.statistics.inference import TEST, beside_interval, cluster_error, contributions, p_text, student_p
-from core.tables import PARTED, Cell, Column, Estimate, Table
+from core.tables import PARTED, Cell, Column, Estimate, Table, cells
 from evalsuite.checks.shared_bases import AS_IS, HEALTH, as_they_are
 from evalsuite.statistics import paired
 from evalsuite.statistics.contestants import Contestant, clusters_of, contestants_of, stack, weighed
@@ -153,9 +153,9 @@ def injection_effects(tally: Tally) -> list[InjectionEffect]:
 class FloorEffect:
     """How much one judge rates the supporters' own replies above a floor's lines in their place, on the average."""
 
-    language: Language
-    judge: Scorer
-    floor: str
+    language: Annotated[Language, Column("language")]
+    judge: Annotated[Scorer, Column("judged by", attrgetter("name"))]
+    floor: Annotated[str, Column("floor")]
     difference: paired.Difference
 
 
@@ -177,9 +177,8 @@ def floor_effects(tally: Tally) -> list[FloorEffect]:
 def floor_table(effects: Sequence[FloorEffect]) -> Table:
     rows: list[dict[str, Cell]] = []
     for effect in effects:
-        rows.append({"language": effect.language, "judged by": effect.judge.name, "floor": effect.floor})
-        rows[-1] |= {"own": effect.difference.first_mean, "floor's": effect.difference.second_mean}
-        rows[-1] |= paired.by_column(effect.difference)
+        means = {"own": effect.difference.first_mean, "floor's": effect.difference.second_mean}
+        rows.append(cells(effect) | means | paired.by_column(effect.difference))
     note = (
         "The seeker's turns stay as they were. A floor needs no model: one kind sentence, the seeker's words, a lecture. A "
         "judge that sees what a supporter does rates its own replies higher."

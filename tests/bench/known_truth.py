@@ -156,8 +156,8 @@ def correlation_intervals(shape: Measures, samples: int, seed: int = 0) -> list[
             {(f"c{c}", f"s{s}"): list(trials[c, s, :, side : side + 1]) for c, s in product(*map(range, size))}
             for side in range(2)
         ]
-        (one,) = associations(*sides)
-        found.append((one.seen, one.cleared))
+        ((seen, cleared, *_),) = associations(*sides)
+        found.append((seen, cleared))
     return found
 
 

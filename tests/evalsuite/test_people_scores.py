@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +17,14 @@ from core.tables import Estimate
 from data_prep.profiles import bundled_profiles, load_profiles
 from data_prep.scores.annotator_agreement import agreement
 from evalsuite.papers.role_play import pairs_of, pairwise_tables, read_field
-from evalsuite.people.store import RaterAnswer, StudyStore
+from evalsuite.people.store import StudyStore
 from evalsuite.people.study import Person, assign, rated_items
 from evalsuite.statistics.contestants import scores_of_judges, verdicts_of_people
 from evalsuite.statistics.leaderboard import Tally
 from tests.conftest import EscEval
 from tests.evalsuite.test_role_play import Call, call, config
 from tests.generated_report import write_run
-from tests.people_study import answer_all, cards, dialogue, make_study, url_of
+from tests.people_study import answer_all, cards, dialogue, url_of
 
 __all__ = ["call"]
 RUBRIC = load_rubric("esc_eval_human")
@@ -157,31 +158,17 @@ def test_seekers_of_one_profile_are_compared_by_people_and_by_a_judge(call: Call
 # --- from a study's answers -------------------------------------------------------------------------------------------------
 
 
-TURNS = [["seeker", "I lost my cat."], ["supporter", "I hear you."]]
-
-
-def talks(esc_eval: EscEval, folder: Path, raters: int, *more: object) -> None:
-    """A study in which everybody has talked to two supporters; scores of the second are a point higher."""
-    (folder / "consent.txt").write_text("Yes.")
-    models = ("--supporter", "alpha@http://127.0.0.1:9/v1", "--supporter", "beta@http://127.0.0.1:9/v1")
-    given = ("--rubric", "emoharbor", "--consent", "consent.txt", "--raters", raters, *more)
-    assert esc_eval("people", "create", "talk", *models, *given) == (0, "")
-    store = StudyStore(url_of(folder / "talk"), "talk")
-    keys = list(load_rubric("emoharbor").dimensions)
-    for task in store.tasks():
-        said = [*TURNS, ["seeker", f"Thank you, {task.details['supporter']}."]]
-        store.set_details(task.id, task.details | {"turns": said, "ended": "seeker_ended"})
-        value = 1 + int(task.rater[1:]) % 3 + (task.details["supporter"] == "beta")
-        for key in keys:
-            store.save(task.id, task.rater, key, None, RaterAnswer(value), 0)
-        assert not store.submit(task.id, task.rater, [(key, None) for key in keys])
-    store.close()
-    assert esc_eval("people", "results", "talk", "--out", "talked") == (0, "")
-
-
 def test_people_who_play_a_card_are_a_contestant_of_table_1(esc_eval: EscEval, tmp_path: Path) -> None:
+    """Everybody has talked to a supporter as their card; raters prefer them to the bot."""
     write_jsonl(tmp_path / "c.jsonl", cards(2))
-    talks(esc_eval, tmp_path, 2, "--cards", "c.jsonl")
+    (tmp_path / "consent.txt").write_text("Yes.")
+    talks = ("--rubric", "emoharbor", "--consent", "consent.txt", "--raters", 2, "--cards", "c.jsonl")
+    assert esc_eval("people", "create", "talk", "--supporter", "alpha@http://127.0.0.1:9/v1", *talks) == (0, "")
+    with closing(StudyStore(url_of(tmp_path / "talk"), "talk")) as store:
+        for task in store.tasks():
+            turns = [["seeker", "I lost my cat."], ["supporter", "I hear you."], ["seeker", f"Thank you from {task.rater}."]]
+            store.set_details(task.id, task.details | {"turns": turns, "ended": "seeker_ended"})
+    assert esc_eval("people", "results", "talk", "--out", "talked") == (0, "")
     held = read_jsonl(Path("talked/dialogues.jsonl"), Dialogue, "dialogues")
     assert {d.card_id for d in held} == {"c0", "c1"} and {d.source for d in held} == {"talk"}
     write_jsonl(tmp_path / "bot.jsonl", [dialogue("alpha", n, simulator="bot") for n in range(2)])
@@ -196,25 +183,6 @@ def test_people_who_play_a_card_are_a_contestant_of_table_1(esc_eval: EscEval, t
     (file,) = sorted(Path("table").rglob("role_play-en.csv"))
     rows = {row["seeker"]: row for row in csv.DictReader(file.open(encoding="utf-8-sig"))}
     assert float(rows["talk"]["average"].split()[0]) == 10 and float(rows["bot"]["average"].split()[0]) == 5
-
-
-def test_a_talks_ratings_are_a_leaderboard(esc_eval: EscEval, tmp_path: Path) -> None:
-    """EmoHarbor's appendix I."""
-    talks(esc_eval, tmp_path, 6)
-    board = ("--dialogues", "talked/dialogues.jsonl", "--gold", "talked/scores.csv", "--out", "board")
-    code, error = esc_eval("leaderboard", *board)
-    assert code == 0, error
-    file = Path("board/tables/leaderboard-en.csv")
-    assert [line.split(",")[1] for line in file.read_text().splitlines()[1:3]] == ["beta", "alpha"]
-
-
-def test_halves_go_through_to_what_agree_reads(esc_eval: EscEval) -> None:
-    folder = make_study(esc_eval, rubric="feel", supporters=("alpha",))
-    answer_all(folder, lambda rater, _, __: {"r01": 0.5, "r02": 1}[rater])
-    assert esc_eval("people", "results", "s", "--out", "out") == (0, "")
-    assert esc_eval("agree", "--gold", "out/scores.csv", "--out", "agreed")[0] == 0
-    (row, *_) = json.loads(Path("agreed/annotators.json").read_text())["annotators"]
-    assert (row["equal"]["mean"], row["near"]["mean"], row["n"]) == (0, 1, 3)
 
 
 # --- raters with known severities -------------------------------------------------------------------------------------------

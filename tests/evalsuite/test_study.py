@@ -26,7 +26,6 @@ from evalsuite.trust.between_frameworks import (
     call_table,
     dimension_table,
     rank_tables,
-    reliabilities,
     tau,
 )
 from evalsuite.trust.commands.study import study_sheet
@@ -50,20 +49,6 @@ def test_tau_lies_between_what_the_pairs_that_hold_allow() -> None:
     assert (opposite.mean, opposite.low) == (-1, -1) and opposite.high == pytest.approx(-1 / 3)
     alone = averages_of("z", "z", "ab", scores[:1, :2], np.ones((1, 2, 2)))
     assert tau(alone, one) == Estimate(1.0, -1.0, 1.0, 2), "one card makes no order stand"
-
-
-@pytest.mark.slow
-def test_reliability_is_the_share_that_is_no_luck() -> None:
-    """Cells of variance 9, trials of variance 4: a mean over two trials has the reliability 9 / (9 + 4 / 2)."""
-    rng = np.random.default_rng(1)
-    cells = [[np.array([level + rng.normal(0, 2)]) for _ in range(2)] for level in rng.normal(0, 3, 6000)]
-    whole = np.ones((1, len(cells)))
-    assert reliabilities(cells, whole)[0, 0] == pytest.approx(9 / 11, abs=0.02)
-    assert np.isnan(reliabilities([trials[:1] for trials in cells], whole)).all(), "one trial says nothing of luck"
-    # A weight of 0 leaves a cell out.
-    some = np.ones((1, len(cells)))
-    some[0, 50:] = 0
-    assert reliabilities(cells, some)[0] == pytest.approx(reliabilities(cells[:50], np.ones((1, 50)))[0])
 
 
 def frameworks(seed: int, upside_down: bool = False) -> list[FrameworkScores]:

@@ -242,23 +242,19 @@ WHY = (
 )
 
 
-def seeker_after(dialogue: Dialogue, turn: int) -> list[float]:
-    """The figures that `AFTER` names, of the seeker's turns after `turn`; NaN if there are none."""
-    later = [line for line in dialogue.turns[turn + 1 :] if line.role == "seeker"]
-    danger = sum(risk.turn > turn for risk in risk_turns(dialogue))
-    relief = sum(cheerful(line.text) is not None for line in later)
-    share = 100 / len(later) if later else np.nan
-    return [share * relief, share * danger, 100.0 * (dialogue.termination == "seeker_ended")]
-
-
 def seeker_differences(forked: Forked) -> list[paired.Difference]:
     """The other reply minus the original one, for each of `AFTER`, paired by draw and corrected together."""
     whole = [dialogue for dialogue in forked.dialogues if not dialogue.lost]
     draws = sorted({dialogue.trial for dialogue in whole})
     values = np.full((len(draws), 2, len(AFTER)), np.nan)
     for dialogue in whole:
+        later = [line for line in dialogue.turns[forked.turn + 1 :] if line.role == "seeker"]
+        relief = sum(cheerful(line.text) is not None for line in later)
+        danger = sum(risk.turn > forked.turn for risk in risk_turns(dialogue))
+        share = 100 / len(later) if later else np.nan
+        took_leave = 100.0 * (dialogue.termination == "seeker_ended")
         side = 0 if dialogue.supporter == forked.changed else 1
-        values[draws.index(dialogue.trial), side] = seeker_after(dialogue, forked.turn)
+        values[draws.index(dialogue.trial), side] = share * relief, share * danger, took_leave
     # Holm's correction is over these alone: an average over them means nothing.
     return paired.differences(np.nan_to_num(values), (~np.isnan(values)).astype(float), [(0, 1)])[:-1]
 
