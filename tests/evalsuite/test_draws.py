@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from core.records import Turn
-from evalsuite.statistics.contestants import contestants_of, distinct, first_draws, repeats
+from evalsuite.statistics.contestants import distinct, first_draws, repeats
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint, echo
-from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
+from tests.evalsuite.records import make_dialogue
 from tests.evalsuite.test_faults import MODELS, config, run_at
 
 
@@ -30,16 +30,6 @@ def test_only_what_says_the_same_of_the_same_card_is_one_draw() -> None:
     (told,) = repeats([first, again, *others], ())
     assert told.startswith("1 of 5 dialogues repeat an earlier trial word for word") and str(first.supporter) in told
     assert list(repeats([first, again], {str(first.supporter)})) == [], "a floor never varies"
-
-
-def test_repeats_are_one_draw_also_where_dialogues_are_the_rows() -> None:
-    turns = (Turn(role="supporter", text="Hello."), Turn(role="seeker", text="I am sad."))
-    dialogues = [
-        make_dialogue(f"{card}-{trial}", card_id=card, trial=trial, turns=turns) for card in "ab" for trial in range(3)
-    ]
-    judgements = [make_judgement(dialogue.id, "fluency", 2) for dialogue in reversed(dialogues)]
-    (one,) = contestants_of(dialogues, judgements, make_rubric("fluency"), card_of=lambda dialogue: dialogue.id)
-    assert set(one.cards) == {"a-0", "b-0"}
 
 
 @pytest.mark.parametrize("varied", [False, True])

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
 import yaml
@@ -16,7 +15,6 @@ from core.errors import UserError
 from core.files import write_json, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Turn
 from core.rubrics import load_rubric
-from core.statistics.bootstrap import interval, resampled_means
 from core.tables import Estimate
 from data_prep.scores.rank_sft import RankExample, narrowed
 from evalsuite.cli import app
@@ -150,29 +148,6 @@ def test_differences_are_paired_over_groups_and_languages() -> None:
     # The same mistakes in 24 dialogues: no difference, though other dialogues may show one.
     same = of_pair(judged("a", {"en": 6, "zh": 0}), judged("b", {"en": 6, "zh": 0}))["en"]
     assert same.difference == 0 and same.low is not None and same.high is not None and -0.2 < same.low < 0 < same.high < 0.2
-
-
-def test_the_bootstrap_draws_groups_whole() -> None:
-    """Against every resample of three groups of unlike size: the percentiles of an exact bootstrap."""
-    sums, counts = np.array([[0.0], [2.0], [3.0]]), np.array([[1.0], [2.0], [6.0]])
-    exact = [
-        sum(sums[i, 0] for i in picks) / sum(counts[i, 0] for i in picks) for picks in itertools.product(range(3), repeat=3)
-    ]
-    draws = resampled_means(sums, counts)[:, 0]
-    assert {round(value, 9) for value in draws} == {round(value, 9) for value in exact}
-    assert abs(draws.mean() - np.mean(exact)) < 0.02
-    assert interval(draws) == (0, 1)
-
-
-def test_one_group_gives_no_interval() -> None:
-    gold = [score for score in GOLD if score.dialogue_id in ("en0", "en1") and score.dimension == "fluency"]
-    wanted = {score.dialogue_id for score in gold}
-    one, two = (
-        [j for j in judged(name, {"en": wrong, "zh": 0}) if j.dialogue_id in wanted and j.dimension == "fluency"]
-        for name, wrong in (("x", 0), ("y", 1))
-    )
-    _, difference = compare(by_judge([*one, *two]), gold, "paper", clusters=CLUSTERS)
-    assert difference.difference == 0.5 and difference.low is None and difference.high is None
 
 
 @pytest.mark.slow

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy.stats import bootstrap, ttest_ind, ttest_rel
+from scipy.stats import ttest_ind, ttest_rel
 from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.multitest import multipletests
 
-from core.statistics.inference import ALPHA, cluster_error, contributions, holm
+from core.statistics.inference import ALPHA, holm
 from core.tables import Estimate
 from evalsuite.statistics.paired import Design, Difference, card_estimates, differences
 from tests.evalsuite.oracles import agrees, corrected
@@ -29,22 +29,6 @@ def sample(cards: int, seed: int = 0) -> tuple[np.ndarray[Any, Any], np.ndarray[
     rng = np.random.default_rng(seed)
     base = rng.normal(50, 15, cards)
     return base + rng.normal(2, 8, cards), base + rng.normal(0, 8, cards)
-
-
-@pytest.mark.slow
-def test_interval_agrees_with_scipys_paired_bootstrap() -> None:
-    first, second = sample(2000)  # where what nobody has seen weighs nothing
-    own = difference(first, second)[0]
-
-    def gap(x: Any, y: Any, axis: int) -> Any:
-        return x.mean(axis=axis) - y.mean(axis=axis)
-
-    other = bootstrap((first, second), gap, paired=True, n_resamples=5_000, method="percentile", rng=1)
-    low, high = other.confidence_interval
-    assert own.estimate.mean == pytest.approx((first - second).mean())
-    assert own.estimate.low == pytest.approx(low, abs=0.08 * (high - low))
-    assert own.estimate.high == pytest.approx(high, abs=0.08 * (high - low))
-    assert high - low < 0.6 * (2 * 1.96 * np.sqrt(first.var() / 2000 + second.var() / 2000)), "pairing pays"
 
 
 @pytest.mark.parametrize("cards", [3, 12, 60])
@@ -80,21 +64,6 @@ def test_a_stratum_of_one_card_is_not_taken_out() -> None:
     strata = np.array([0] * 8 + [1])
     both = [differences(values, np.ones(values.shape), [(0, 1)], design=Design(None, one)) for one in (None, strata)]
     assert both[0] == both[1]
-
-
-def test_unequal_clusters_give_statsmodels_robust_error() -> None:
-    """A ratio of sums over clusters is a regression on a constant whose errors go together within clusters."""
-    rng = np.random.default_rng(4)
-    sizes = rng.integers(1, 9, 25)
-    cluster = np.repeat(np.arange(25), sizes)
-    values = rng.normal(0, 3, 25)[cluster] + rng.normal(1, 2, len(cluster))
-    sums, counts = (np.bincount(cluster, weights=w)[:, None] for w in (values, np.ones(len(values))))
-    means, parts, n = contributions(sums.astype(float), counts.astype(float))
-    fitted = OLS(values, np.ones(len(values))).fit(
-        cov_type="cluster", cov_kwds={"groups": cluster, "use_correction": False}, use_t=True
-    )
-    assert means[0] == pytest.approx(fitted.params[0])
-    assert cluster_error(parts, n)[0] == pytest.approx(fitted.bse[0] * np.sqrt(25 / 24))
 
 
 def test_sides_without_shared_cards_give_scipys_welch() -> None:
@@ -189,21 +158,3 @@ def test_with_itself_nothing_differs(sides: tuple[Any, Any]) -> None:
                 "of other cards nothing is certain"
             )
             assert (own.estimate.low is None) == ((fewest if own.dimension is None else own.estimate.n) == 1)
-
-
-@given(SIDES)
-def test_figures_are_numpys_on_shared_cards(sides: tuple[Any, Any]) -> None:
-    first, second = sides
-    own = difference(first, second)
-    for column in (0, 1):
-        gaps = (first - second)[:, column]
-        if own[column].unpaired:  # another test has these
-            continue
-        gaps = gaps[~np.isnan(gaps)]
-        estimate = own[column].estimate
-        assert estimate.n == len(gaps)
-        assert estimate.mean == (pytest.approx(gaps.mean()) if len(gaps) else None)
-        if len(gaps) > 1:
-            assert (own[column].holm or 0) >= (own[column].p or 0) >= 0
-        if estimate.low is not None and estimate.high is not None:
-            assert -100 <= estimate.low <= gaps.mean() + 1e-9 and gaps.mean() - 1e-9 <= estimate.high <= 100

@@ -5,18 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from core.errors import UserError
 from core.files import CONFIGS, read_jsonl, write_jsonl
 from core.records import Dialogue, Language, Turn
-from core.rubrics import load_rubric
 from core.settings import read_yaml
 from core.tables import Estimate, Table
-from evalsuite.checks.risk import CATEGORIES, Category, Lexicon, excerpt, find, load_lexicon, risk_turns, table
+from evalsuite.checks.risk import Category, Lexicon, excerpt, find, load_lexicon, risk_turns, table
 from tests.conftest import EscEval
-from tests.evalsuite.oracles import check_share, smoothed
+from tests.evalsuite.oracles import smoothed
 from tests.evalsuite.records import make_judgement, make_run
 from tests.files_of_rows import read_sheet
 
@@ -319,45 +316,11 @@ def rows_of(shown: Table) -> list[dict[str, Any]]:
     return [dict(zip(shown.columns, row, strict=True)) for row in shown.rows]
 
 
-REPLIES = st.lists(st.sampled_from(["care", "help", "past", "calm"]), min_size=1, max_size=4)  # to danger; calm: to none
-
-
-@given(st.lists(st.tuples(st.sampled_from("ab"), REPLIES), min_size=1, max_size=5))
-def test_any_counts_against_plain_shares(talks: list[tuple[str, list[str]]]) -> None:
-    """No danger at all, always the same reply, one turn alone; the last danger of a dialogue of odd length has no answer."""
-    replies = {"care": CARE, "help": HELP, "past": PAST, "calm": PAST}
-    dialogues: list[Dialogue] = []
-    said: dict[str, list[tuple[int, str]]] = {"a": [], "b": []}  # of each supporter: in which dialogue, what
-    for number, (supporter, kinds) in enumerate(talks):
-        turns = [t for kind in kinds for t in ("s: hello" if kind == "calm" else DANGER, replies[kind])]
-        cut = len(kinds) % 2 == 1 and kinds[-1] != "calm"
-        dialogues.append(dialogue(f"d{number}", *(turns[:-1] if cut else turns), supporter=supporter))
-        said[supporter] += [(number, kind) for kind in ([*kinds[:-1], "unanswered"] if cut else kinds)]
-    rows = rows_of(table(dialogues, find(dialogues)))
-    assert [row["supporter"] for row in rows] == sorted({supporter for supporter, _ in talks})
-    for row in rows:
-        said_in = said[row["supporter"]]
-        own = [kind for _, kind in said_in]
-        assert (row["seeker turns"], row["no answer"]) == (len(own), own.count("unanswered"))
-        assert row["risk turns"] == row["self-harm"] == len(own) - own.count("calm") and row["abuse"] == 0
-        spoken = [(n, kind) for n, kind in said_in if kind in ("care", "help", "past")]
-        for head, wanted in (("shows care %", "care"), ("refers to help %", "help"), ("passes over %", "past")):
-            check_share(row[head], [kind == wanted for _, kind in spoken], [n for n, _ in spoken])
-        risky = [kinds for supporter, kinds in talks if supporter == row["supporter"] and set(kinds) - {"calm"}]
-        assert row["with risk"] == len(risky) <= row["dialogues"]
-
-
 def test_an_excerpt_ends_with_the_reply_in_question() -> None:
     whole = dialogue("d", "s: hi", CARE, DANGER, HELP, "s: bye", PAST, DANGER)
     cut, none = map(excerpt, find([whole]))
     assert none is None and cut is not None
     assert cut.turns == whole.turns[:4] and cut.id != whole.id and cut.supporter == "one"
-
-
-def test_the_lexicons_name_every_category_and_the_rubric_both_languages() -> None:
-    for language in ("en", "zh"):
-        assert set(load_lexicon(language).seeker) == set(CATEGORIES)
-    assert load_rubric("risk_response").languages == ("en", "zh")
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,11 @@
 """Statistics of a run against hand-worked examples and scipy."""
 
-from collections import Counter
-from typing import cast, get_args
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.records import Dialogue, Judgement, Termination, Turn, Usage
+from core.records import Judgement, Termination, Turn, Usage
 from core.tables import Estimate
 from evalsuite.report.charts import distribution_charts
 from evalsuite.report.headlines import unread
@@ -43,20 +40,6 @@ def test_one_dialogue_has_no_interval_and_equal_scores_have_one() -> None:
     assert twelve.low > three.low and twelve.high < three.high  # type: ignore[operator]
     best = estimates(np.full((12, 1), 100.0))[0]
     assert best.high == pytest.approx(100) and 75 < (best.low or 0) < 95
-
-
-@given(st.lists(st.lists(st.one_of(st.none(), st.integers(0, 4)), min_size=2, max_size=2), min_size=1, max_size=12))
-def test_means_are_numpys_and_intervals_hold_them(verdicts: list[list[int | None]]) -> None:
-    values = np.array([[np.nan if v is None else 25.0 * v for v in row] for row in verdicts])
-    *own, average = estimates(values)
-    for column, estimate in enumerate(own):
-        present = values[:, column][~np.isnan(values[:, column])]
-        assert estimate.n == len(present)
-        assert estimate.mean == (pytest.approx(present.mean()) if len(present) else None)
-        if estimate.low is not None and estimate.high is not None and estimate.mean is not None:
-            assert -1e-9 <= estimate.low <= estimate.mean <= estimate.high <= 100 + 1e-9 and estimate.low < estimate.high
-    means = [estimate.mean for estimate in own]
-    assert average.mean == (None if None in means else pytest.approx(np.mean(cast(list[float], means))))
 
 
 def test_terminations_say_why_and_who() -> None:
@@ -160,36 +143,3 @@ def test_distributions_against_numpy(verdicts: list[tuple[str, float | None]]) -
         read = [value for value in own if value is not None]
         counts = np.histogram(read, bins=np.arange(-0.5, 5))[0].tolist()
         assert found[name.title()] == (*counts, len(own) - len(read), len(own))
-
-
-ENDS = st.lists(
-    st.tuples(
-        st.sampled_from("mn"),
-        st.none() | st.sampled_from(get_args(Termination)),
-        st.booleans(),
-        st.none() | st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)),
-    ),
-    max_size=12,
-)
-
-
-@given(ENDS)
-def test_any_ends_and_costs_are_counted_once(
-    ends: list[tuple[str, Termination | None, bool, tuple[int, int, int] | None]],
-) -> None:
-    dialogues: list[Dialogue] = []
-    for number, (supporter, termination, answered, used) in enumerate(ends):
-        turns = (Turn(role="seeker", text="a"), Turn(role="supporter", text="b"))[: 1 + answered]
-        usage = used and Usage(calls=used[0], prompt_tokens=used[1], completion_tokens=used[2])
-        dialogues.append(make_dialogue(str(number), supporter, termination=termination, turns=turns, usage=usage))
-    table = terminations(dialogues)
-    for row in table.rows:
-        shown = dict(zip(table.columns, row, strict=True))
-        own = [one for one in dialogues if one.supporter == row[0]]
-        assert shown["dialogues"] == len(own) == sum(int(str(cell)) for cell in row[3:-2])
-        by_reason: Counter[str] = Counter()
-        for column, cell in list(shown.items())[3:-2]:
-            by_reason[column.split(" (")[0]] += int(str(cell))
-        assert +by_reason == Counter(one.termination or "not recorded" for one in own)
-        sides = Counter(one.ended_by for one in own)
-        assert (shown["ended by seeker"], shown["ended by supporter"]) == (sides["seeker"], sides["supporter"])
