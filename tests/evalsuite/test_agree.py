@@ -26,11 +26,13 @@ from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite import test_correlation as records
 from tests.evalsuite.test_judges import golden, judged
+from tests.verbs import printed
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(agree)
 
 
 def ran(*arguments: object) -> Result:
-    app = typer.Typer()
-    app.command()(agree)
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
@@ -263,10 +265,7 @@ def sides(tmp_path: Path) -> Path:
 def call(folder: Path, *more: object, judgements: str = "j.jsonl", gold: str = "g.jsonl", by: str = "dialogue") -> str:
     given = ["--judgements", folder / judgements, "--gold", folder / gold, "--dialogues", folder / "d.jsonl"]
     arguments = ["--correlate", by, *given, *more]
-    result = ran(*arguments)
-    if result.exception is not None:
-        raise result.exception
-    return result.output
+    return printed(app, *arguments)
 
 
 def test_the_verb_prints_json_and_writes_tables(sides: Path) -> None:
