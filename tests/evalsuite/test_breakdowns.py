@@ -66,13 +66,14 @@ def test_cards_without_categories_have_no_breakdown() -> None:
 
 
 def test_reply_length_is_compared_with_averages_over_all_dimensions() -> None:
-    tally = scored({("a", "c0"): (1, 2), ("a", "c1"): (1, 2)}, length=10)
-    lost = [
-        v if v.dialogue_id != "a-c1" or v.dimension != "skill" else v.model_copy(update={"value": None}) for v in tally.verdicts
-    ]
+    scores = {("a", f"c{n}"): values for n, values in enumerate([(0, 0), (1, 2), (3, 2), (2, 2), (4, 3)])}
+    tally = scored(scores, length=10)
+    unread = {"value": None}
+    lost = [v.model_copy(update=unread) if (v.dialogue_id, v.dimension) == ("a-c1", "skill") else v for v in tally.verdicts]
     table = length_table(replies_of(tally.dialogues, contestants_of(tally.dialogues, lost, RUBRIC)))
-    assert [(row[0], row[2]) for row in table.rows] == [("a", 10.5), (ALL, None)]
-    assert [cell.n for cell in (row[3] for row in table.rows) if isinstance(cell, Estimate)] == [1, 0]
+    assert [(row[0], row[2]) for row in table.rows] == [("a", 12), (ALL, None)]
+    cells = [row[3] for row in table.rows if isinstance(row[3], Estimate)]
+    assert [cell.n for cell in cells] == [4, 4] and all(cell.low is not None for cell in cells), "of one supporter, two rows"
 
 
 def used(calls: int, read: int, written: int) -> Usage:
