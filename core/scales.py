@@ -24,7 +24,7 @@ _WORDS = {"zh": {"yes": "是", "no": "否", NOT_APPLICABLE: "不适用"}}
 _NOTHING = {"n/a", "na", "not applicable", "不适用"}
 MOST_SCORES = 1001  # most scores of a scale: each is a choice for the judge
 COUNTED = 11  # most scores with a column in tables and a button in forms
-_NUMBER = re.compile(r"(-?[0-9]{1,4}(?:\.[0-9]{1,9})?)(?:\s?(?:/|out of)\s?([0-9]{1,4}))?\s?分?")
+_NUMBER = re.compile(r"([+−-]?[0-9]{1,4}(?:\.[0-9]{1,9}|,[0-9]{1,2})?)(?:\s?(?:/|out of)\s?([0-9]{1,4}))?\s?分?")
 
 
 class Scale(Settings):
@@ -145,7 +145,7 @@ class Scale(Settings):
             return next((number for name, number in self.levels.items() if folded in spellings(name)), None)
         if not (match := _NUMBER.fullmatch(folded)) or (match[2] and float(match[2]) != self.max):
             return None
-        return next((score for score in self.scores if score == float(match[1])), None)
+        return next((score for score in self.scores if score == float(match[1].replace("−", "-").replace(",", "."))), None)
 
 
 def level_name(name: object) -> str:

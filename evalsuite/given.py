@@ -54,7 +54,7 @@ def given_dialogues(dialogues: Any, settings: Mapping[str, Any]) -> list[Dialogu
 
 def only_language(settings: Mapping[str, Any]) -> str | None:
     """The language of records that name none: that of the settings, if they have exactly one."""
-    languages = settings.get("languages", ())
+    languages = settings.get("languages") or ()
     return languages[0] if len(languages) == 1 else None
 
 
@@ -79,7 +79,11 @@ def _record(model: type[BaseModel], value: Any, where: str) -> Any:
 
 
 def _rows(records: Any) -> list[Any]:
-    """The rows of a data frame as dicts, or the items of any other iterable."""
+    """The rows of a data frame as dicts, or the items of any other iterable; a single record or dict is a row."""
+    if isinstance(records, Mapping | BaseModel):
+        return [records]
+    if not hasattr(records, "__iter__"):
+        raise UserError(f"a list of records or dicts, a data frame or a file is needed, not {type(records).__name__}")
     if hasattr(records, "to_dicts"):  # polars
         return list(records.to_dicts())
     if hasattr(records, "iterrows"):  # pandas

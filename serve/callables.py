@@ -56,6 +56,9 @@ PLACE: ContextVar[tuple[str | None, int | None]] = ContextVar("PLACE", default=(
 """The id of the running dialogue's role card or profile and its exchange, from 1; None if there is none."""
 
 
+ARGUMENTS = ("messages", "dialogue", "card", "exchange", "role")
+
+
 class CallableSpec(ModelSpec):
     """A model that a program passes, identified by its name: stored answers count even if the callable has changed."""
 
@@ -89,8 +92,9 @@ class CallableSpec(ModelSpec):
         model, (card, exchange) = self._model, PLACE.get()
         dialogue = question.session or question.sample.get("dialogue")
         arguments = {"dialogue": dialogue, "card": card, "exchange": exchange, "role": question.purpose}
-        if hasattr(model, "reply"):
-            model = (await self._session(arguments, messages, timeout_s)).reply
+        if hasattr(model, "reply") or isinstance(model, type):
+            agent = await self._session(arguments, messages, timeout_s)
+            model = getattr(agent, "reply", agent)
         try:
             reply = await self._called(model, {"messages": messages, **arguments}, timeout_s)
         except Exception as error:
@@ -103,6 +107,7 @@ class CallableSpec(ModelSpec):
             return reply
         if not isinstance(reply, str):
             raise UserError(f"model {self.name} returned {type(reply).__name__}: a model returns the text of its reply")
+        reply = reply.encode(errors="replace").decode()  # half of a character would be written to no file
         text, reasoning = split_reasoning(self, reply)
         verbatim = reply if reply != text == reply.strip() else None
         alone = reasoning if reasoning and not text else None
@@ -114,6 +119,7 @@ class CallableSpec(ModelSpec):
         async def begun() -> Any:
             agent = self._model
             if isinstance(agent, type):
+                self._check(agent)
                 agent = await self._in_thread(agent)
             if start := getattr(agent, "start", None):
                 await self._called(start, {**arguments, "messages": messages}, timeout_s)
@@ -145,7 +151,9 @@ class CallableSpec(ModelSpec):
         chosen = {p.name: arguments[p.name] for p in parameters if p.name in arguments and p.kind in by_name}
         first = next(iter(arguments))
         others = [p for p in parameters if p.name not in chosen and p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
-        call = partial(function, *([arguments[first]] if others and first not in chosen else []), **chosen)
+        given = [arguments[first]] if others and first not in chosen else []
+        self._check(function, *given, **chosen)
+        call = partial(function, *given, **chosen)
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
 
             async def result_of_call() -> object:
@@ -159,6 +167,16 @@ class CallableSpec(ModelSpec):
             return await asyncio.wait_for(result_of_call(), timeout_s)
         result = await self._in_thread(call)
         return await result if inspect.isawaitable(result) else result
+
+    def _check(self, function: Callable[..., object], *given: Any, **named: Any) -> None:
+        """Raise `UserError` if a function needs other arguments."""
+        try:
+            inspect.signature(function).bind(*given, **named)
+        except TypeError as error:
+            may = "a class gets none: pass an object" if isinstance(function, type) else "there are " + ", ".join(ARGUMENTS)
+            raise UserError(f"model {self.name}: {error} ({may})") from None
+        except ValueError:  # builtins may have no signature
+            pass
 
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
         """The result of a call in the model's thread."""
@@ -304,6 +322,8 @@ def _name(model: AnyModel, name: str | None, specs: dict[str, ModelSpec]) -> str
         return model
     if isinstance(model, ModelSpec):
         spec = model
+    elif isinstance(model, type) and not any({"reply", "__call__"} & {*vars(kind)} for kind in model.__mro__):
+        raise UserError(f"a class that is a model has a method reply (or __call__), and {model.__name__} has neither")
     elif callable(model) or hasattr(model, "reply"):
         spec = CallableSpec.of(name or str(getattr(model, "__name__", type(model).__name__)), model)
     else:

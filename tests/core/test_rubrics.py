@@ -79,6 +79,9 @@ def test_the_nearest_score_is_nearest_by_steps(value: float, kind: str) -> None:
         ("1-10", "warmth", "n/a", None),
         ("halves", "warmth", "3.5", 3.5),
         ("halves", "warmth", "3.50 / 4", 3.5),
+        ("halves", "warmth", "3,5", 3.5),
+        ("1-10", "warmth", "+7", 7),
+        ("1-10", "warmth", "7,5", None),
         ("halves", "plan", "N/A", NOT_APPLICABLE),
         ("yes or no", "asks", "Yes", 1),
         ("yes or no", "asks", "是", 1),
@@ -89,6 +92,11 @@ def test_the_nearest_score_is_nearest_by_steps(value: float, kind: str) -> None:
 )
 def test_an_answer_is_a_score_or_nothing(kind: str, dimension: str, text: str, wanted: object) -> None:
     assert RUBRICS[kind].verdict(dimension, text) == wanted
+
+
+def test_a_score_below_zero_is_read_with_either_sign() -> None:
+    scale = Scale(min=-2, max=2)
+    assert [scale.read(text) for text in ("-2", "−2", "+1", "–1")] == [-2, -2, 1, None]
 
 
 def test_points_run_from_the_worst_score_to_the_best() -> None:

@@ -158,8 +158,19 @@ def sessions() -> Callable[..., str]:
     return reply
 
 
+class CalledInOneDialogue:
+    """The same as a class whose objects are called."""
+
+    def __init__(self) -> None:
+        self.heard = 0
+
+    def __call__(self, messages: list[Message], card: str, exchange: int) -> str:
+        self.heard += 1
+        return f"{card}, {exchange}: I have heard {self.heard} lines."
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("made", [Remembering, lambda: OfOneDialogue, sessions], ids=["object", "class", "function"])
+@pytest.mark.parametrize("made", [Remembering, lambda: OfOneDialogue, lambda: CalledInOneDialogue, sessions])
 def test_a_model_that_remembers_is_told_which_dialogue_it_is_in(made: Callable[[], Any]) -> None:
     agent = made()
     results = simulate(
@@ -190,6 +201,11 @@ class NoMoney(Exception):
     """As OpenAI's library raises it."""
 
     status_code, code = 429, "insufficient_quota"
+
+
+def test_half_a_character_is_a_question_mark() -> None:
+    results = simulate(CARDS[:1], supporter={"m": lambda messages: "well \ud83d"}, seeker=seeker, exchanges=1, quiet=True)
+    assert results.dialogues[0].turns[-1].text == "well ?"
 
 
 def test_a_callable_without_money_ends_the_run_and_leaves_what_there_is(tmp_path: Path) -> None:
@@ -289,12 +305,31 @@ def two(messages: list[Message]) -> int:
     return 2
 
 
+def needs_more(messages: list[Message], thread: str) -> str:
+    return thread
+
+
+class OfAPath:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __call__(self, messages: list[Message]) -> str:
+        return self.path
+
+
+class Mute:
+    pass
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"supporter": lambda messages: "x"}, r"cannot be named '<lambda>'.*\{'NAME': model\}"),
         ({"supporter": [Judge(), Judge()]}, "two models are named Judge"),
         ({"supporter": two}, "model two returned int: a model returns the text"),
+        ({"supporter": needs_more}, r"model needs_more: .*'thread' \(there are messages, dialogue, card, exchange, role\)"),
+        ({"supporter": OfAPath}, r"model OfAPath: .*'path' \(a class gets none: pass an object\)"),
+        ({"supporter": Mute}, "has a method reply .*, and Mute has neither"),
         ({"supporter": 3}, "a model is a name, a spec or a callable, not int"),
         ({"supporter": "no-such-model"}, "unknown model 'no-such-model'"),
         ({"seeker": {"a": seeker, "b": Judge()}}, "seeker: expected one model, not 2"),

@@ -319,6 +319,8 @@ UNCLEAR: dict[str, tuple[str, str]] = {
     "one missing": ("joint", LABELLED.partition("\n")[2]),
     "bands off the scale": ("bands", json.dumps({d.label["en"]: {"3": 1, "4": 0} for d in FEEL.dimensions.values()})),
     "a half": ("per_dimension", "Score: 3.5"),
+    "a half alone": ("per_dimension", "3.4"),
+    "a half of": ("per_dimension", "**3.4/4**"),
     "a range": ("per_dimension", "3-4"),
     "two": ("per_dimension", "3 or 4"),
     "prose": ("per_dimension", "I would give a 3 here."),

@@ -52,6 +52,12 @@ def test_numbers_of_numpy_and_dates_are_text() -> None:
     assert (card.age, card.source_id, card.category) == ("34", "2026-05-01T00:00:00", None)
 
 
+def test_one_dict_is_a_card_and_nothing_is_none() -> None:
+    assert [card.problem for card in given_people(ROWS[0], False, {"languages": None})] == [ROWS[0]["problem"]]
+    with pytest.raises(UserError, match="a list of records or dicts, a data frame or a file is needed, not NoneType"):
+        given_people(None, False, {})
+
+
 def test_records_and_dicts_may_be_mixed_in_their_order() -> None:
     known = load_cards(bundled_cards("en"))[:1]
     assert [card.problem for card in given_people([ROWS[0], *known, ROWS[1]], False, {"languages": ["en"]})] == [
