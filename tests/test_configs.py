@@ -24,23 +24,20 @@ from evalsuite.runs.config import load_config
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 DIMENSIONS = ["fluency", "expression", "empathy", "information", "humanoid", "skill", "overall"]
-BOTH, ENGLISH = ("en", "zh"), ("en",)
-SUPPORTERS: dict[str, tuple[str, ...]] = {  # table 2 of ESC-Eval; Chinese lacks Llama 3 and ExTES
-    "gpt-4": BOTH,
-    "chatgpt": BOTH,
-    "vicuna-7b-1.5": BOTH,
-    "wizardlm2-7b": BOTH,
-    "qwen1.5-7b-chat": BOTH,
-    "chatglm3-6b": BOTH,
-    "yi-6b-chat": BOTH,
-    "llama3-8b-instruct": ENGLISH,
-    "chatcounselor": BOTH,
-    "mindchat": BOTH,
-    "soulchat": BOTH,
-    "emollm": BOTH,
-    "mechat": BOTH,
-    "extes-llama": ENGLISH,
-}
+# Table 2 of ESC-Eval; Chinese lacks Llama 3 and ExTES.
+SUPPORTERS = (
+    *(
+        "gpt-4",
+        "chatgpt",
+        "vicuna-7b-1.5",
+        "wizardlm2-7b",
+        "qwen1.5-7b-chat",
+        "chatglm3-6b",
+        "yi-6b-chat",
+        "llama3-8b-instruct",
+    ),
+    *("chatcounselor", "mindchat", "soulchat", "emollm", "mechat", "extes-llama"),
+)
 CJK = re.compile(r"[一-鿿]")
 LATIN = re.compile(r"[A-Za-z]")
 
@@ -63,25 +60,18 @@ def test_model_spec_loads_under_its_file_name(path: Path) -> None:
 
 
 def test_the_fourteen_supporters_of_table_2() -> None:
-    specs = {name: load_spec(name) for name in SUPPORTERS}
-    assert {name: spec.languages for name, spec in specs.items()} == SUPPORTERS
-    assert sum("en" in spec.languages for spec in specs.values()) == 14
-    assert sum("zh" in spec.languages for spec in specs.values()) == 12
-    for spec in specs.values():
-        assert "supporter" in spec.roles
-        assert spec.sampling.temperature == 0, "ESC-Eval decodes at temperature 0"
-        assert spec.sampling.max_tokens == 512
-        assert spec.licence
+    for name in SUPPORTERS:
+        spec = load_spec(name)
+        assert spec.languages == (("en",) if name in ("llama3-8b-instruct", "extes-llama") else ("en", "zh"))
+        assert "supporter" in spec.roles and spec.licence
+        assert (spec.sampling.temperature, spec.sampling.max_tokens) == (0, 512), "ESC-Eval decodes at temperature 0"
 
 
 @pytest.mark.parametrize("name", ["gpt-4", "chatgpt"])
-def test_closed_supporters_are_endpoints(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_supporters_are_endpoints(name: str) -> None:
     spec = load_spec(name)
     assert spec.checkpoint is None and spec.endpoint.base_url and spec.endpoint.constraint in ("json_schema", "none")
-    assert spec.served_name() == spec.endpoint.model
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(UserError, match="OPENAI_API_KEY"):
-        spec.api_key()
+    assert spec.served_name() == spec.endpoint.model and spec.endpoint.api_key_env == "OPENAI_API_KEY"
 
 
 def test_esc_models_play_their_parts() -> None:
@@ -188,29 +178,22 @@ def test_esc_eval_rubrics_have_seven_dimensions_on_0_to_4(name: str) -> None:
     assert not any(CJK.search(text) for text in texts(rubric, "en"))
 
 
-def test_only_the_english_judge_marks_down_chinese_replies() -> None:
-    """Figure 12 does at 1 and 2, figure 13 does not; table 16 does not."""
-    fluency = load_rubric("esc_eval").dimensions["fluency"].levels
-    assert [score for score, text in fluency["en"].items() if "Chinese" in text] == [1, 2]
-    assert not [text for text in fluency["zh"].values() if re.search("[中英汉]", text)]
-    assert not any("Chinese" in text for text in texts(load_rubric("esc_eval_human"), "en"))
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_judge_and_annotators_differ(language: Language) -> None:
+def test_judge_and_annotators_differ_as_in_the_paper() -> None:
+    """Figure 12 marks down Chinese replies at 1 and 2, figure 13 and table 16 do not; figure 17 and table 16 count traces."""
     judge, human = (load_rubric(name).dimensions for name in ("esc_eval", "esc_eval_human"))
-    for key in ("information", "humanoid"):
-        same = [s for s in range(5) if judge[key].levels[language][s] == human[key].levels[language][s]]
-        assert same == [], key
-    assert judge["skill"].about[language] != human["skill"].about[language]
-
-
-def test_traces_of_a_machine_are_counted_as_in_figure_17_and_table_16() -> None:
-    judge, human = (load_rubric(name).dimensions["humanoid"].levels["en"] for name in ("esc_eval", "esc_eval_human"))
-    expected = {2: "more than two", 3: "exactly two", 4: "at most one"}
-    assert all(words in judge[score].lower() for score, words in expected.items())
-    expected = {2: "more than two", 3: "one or two", 4: "nothing"}
-    assert all(words in human[score].lower() for score, words in expected.items())
+    assert [score for score, text in judge["fluency"].levels["en"].items() if "Chinese" in text] == [1, 2]
+    assert not [text for text in judge["fluency"].levels["zh"].values() if re.search("[中英汉]", text)]
+    assert not any("Chinese" in text for text in texts(load_rubric("esc_eval_human"), "en"))
+    for language in LANGUAGES:
+        for key in ("information", "humanoid"):
+            assert not [s for s in range(5) if judge[key].levels[language][s] == human[key].levels[language][s]], key
+        assert judge["skill"].about[language] != human["skill"].about[language]
+    for dimensions, words in (
+        (judge, ("more than two", "exactly two", "at most one")),
+        (human, ("more than two", "one or two", "nothing")),
+    ):
+        traces = dimensions["humanoid"].levels["en"]
+        assert all(text in traces[score].lower() for score, text in zip((2, 3, 4), words, strict=True))
 
 
 # --- prompts --------------------------------------------------------------------------------------------------------------
@@ -308,22 +291,16 @@ def test_a_native_judge_has_all_rules_in_order_and_a_joint_request_lists_the_dim
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_single_dimension_prompts_ask_for_that_dimension_only(language: Language) -> None:
+def test_single_dimension_prompts_ask_for_that_dimension_only_the_papers_in_the_published_order(language: Language) -> None:
+    """Figures 12 to 19: rules, dialogue, then the request for the number."""
     dimensions = list(load_rubric("esc_eval").dimensions.values())
     single = render(language, "judge_dimension.j2")
     assert [d.label["en"] for d in dimensions if d.label[language] in single] == [dimensions[3].label["en"]]
     paper = render(language, "judge_paper.j2")
     assert [d.label["en"] for d in dimensions if d.about[language] in paper] == [dimensions[3].label["en"]]
-    assert all(level in paper for level in dimensions[3].levels[language].values())
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_paper_prompt_has_the_published_order(language: Language) -> None:
-    """Figures 12 to 19: rules, dialogue, then the request for the number."""
-    text = render(language, "judge_paper.j2")
-    last_rule = load_rubric("esc_eval").dimensions["information"].levels[language][4]
-    assert text.index(last_rule) < text.index(TRANSCRIPT) < len(text) - len(TRANSCRIPT)
-    assert text.index(TRANSCRIPT) + len(TRANSCRIPT) < len(text.rstrip()), "the request comes last"
+    end = paper.index(TRANSCRIPT)
+    assert all(level in paper[:end] for level in dimensions[3].levels[language].values())
+    assert end + len(TRANSCRIPT) < len(paper.rstrip()), "the request comes last"
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -335,17 +312,10 @@ def test_seeker_prompt_holds_every_field_that_the_card_has(language: Language) -
         without = render(language, "seeker_system.j2", card=RoleCard(language=language, **(FIELDS | {field: ""}), **CARD))
         kept = [line for line in full.split("\n") if value not in line]
         assert without.split("\n") == kept, "an empty field takes its line with it"
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_a_card_is_text_and_not_a_template(language: Language) -> None:
     card = RoleCard(language=language, **(CARD | {"problem": "{{ 7 * 7 }} <b>&"}))
-    assert "{{ 7 * 7 }} <b>&" in render(language, "seeker_system.j2", card=card)
-
-
-def test_a_missing_template_is_one_clear_error() -> None:
+    assert "{{ 7 * 7 }} <b>&" in render(language, "seeker_system.j2", card=card), "text, not a template"
     with pytest.raises(UserError, match=r"nothing\.j2"):
-        load_pack(PACK).render("en", "nothing.j2")
+        load_pack(PACK).render(language, "nothing.j2")
 
 
 # --- taxonomy -------------------------------------------------------------------------------------------------------------

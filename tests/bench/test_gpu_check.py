@@ -13,16 +13,11 @@ from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.files import read_object
-from core.settings import load_yaml
 from serve.checkpoints.places import materialise
 from serve.sizes import GIB
 from tests.bench import gpu_check
-from tests.bench.full_shape import RECIPES, Recipe, layers_that_fit, write_checkpoint, write_recipe, write_rows
+from tests.bench.full_shape import layers_that_fit
 from tests.bench.gpu_check import Check, Failed, Part, large, run_part, speed
-from train.example_files import read_rank, read_role
-from train.examples import prepare_rank, prepare_role, score_tokens
-
-ROLE, RANK = RECIPES
 
 
 @pytest.fixture
@@ -35,48 +30,6 @@ def test_as_many_layers_as_fit() -> None:
         return 10 + 3 * layers
 
     assert [layers_that_fit(total, room, 40) for room in (12, 13, 15, 16, 10**6)] == [0, 1, 1, 2, 40]
-
-
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.task)
-def test_a_shape_is_the_base_s_own(recipe: Recipe) -> None:
-    whole, cut = recipe.architecture(), recipe.architecture(7)
-    assert cut == whole | {"num_hidden_layers": 7}
-    assert (whole["hidden_size"], whole["vocab_size"]) == {"role": (5120, 152064), "rank": (4096, 92544)}[recipe.task]
-
-
-@pytest.mark.full
-def test_rows_fill_the_recipe_s_length(tmp_path: Path) -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(materialise())
-    told = write_rows(tmp_path / "role", "role", 3, 2048)
-    path = tmp_path / "role" / "train.jsonl"
-    role = prepare_role(path, read_role(path), tokenizer, 2048)
-    assert [len(row["input_ids"]) for row in role.rows] == [2048] * 3 and told == 2048
-    told = write_rows(tmp_path / "rank", "rank", 3, 4096)
-    path = tmp_path / "rank" / "train.jsonl"
-    rank = prepare_rank(path, read_rank(path), tokenizer, 4096, score_tokens(tokenizer, range(5), "base"))
-    assert not rank.dropped and told == sum(len(row["input_ids"]) for row in rank.rows) / 3
-    assert all(4090 <= len(row["input_ids"]) <= 4096 for row in rank.rows)
-
-
-def test_a_recipe_keeps_all_but_what_makes_it_short(tmp_path: Path) -> None:
-    write_recipe(tmp_path / "r.yaml", ROLE, tmp_path / "base", tmp_path, tmp_path / "out", 5, 16)
-    before, after = load_yaml(ROLE.file, "recipe"), load_yaml(tmp_path / "r.yaml", "recipe")
-    kept = ("dtype", "bf16", "lora_r", "lora_dropout", "max_length", "gradient_checkpointing", "per_device_train_batch_size")
-    assert [after[name] for name in kept] == [before[name] for name in kept]
-    assert after["max_steps"] == 5 and "num_train_epochs" not in after
-
-
-@pytest.mark.slow
-def test_a_checkpoint_loads_and_is_whole(tmp_path: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
-    size = write_checkpoint(tmp_path, Recipe("rank", RANK.file, RANK.base, tiny=True).architecture(2))
-    model, said = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert not said["missing_keys"] and not said["unexpected_keys"]
-    assert model.config.num_hidden_layers == 2 and size == 4 * sum(weight.numel() for weight in model.state_dict().values())
-    assert float(model.model.norm.weight.detach().min()) == 1 and 0 < float(model.lm_head.weight.detach().std()) < 0.1
 
 
 def test_a_part_that_fails_says_why(check: Check) -> None:
