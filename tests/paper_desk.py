@@ -11,16 +11,14 @@ import itertools
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 import yaml
 from typer.testing import CliRunner
 
@@ -40,7 +38,8 @@ from tests.data_prep.sources.fixtures import write as write_corpus
 from tests.ecdbench_corpora import released
 from tests.ecdbench_corpora import write as write_corpora
 from tests.endpoint import Answer, echo
-from tests.people_study import Client, dialogue, links, served
+from tests.files_of_rows import read_sheet, write_sheet
+from tests.people_study import Client, dialogue, links, listening, served
 from tests.published_clone import make_clone
 from tests.test_docs import APPS, COMMANDS, ROOT, blocks
 
@@ -81,9 +80,8 @@ class Desk:
     def __init__(self, folder: Path, url: str) -> None:
         self.folder, self.url = folder, url
         self.done = set[str]()
-        (folder / "configs").symlink_to(ROOT / "configs")
-        (folder / "train").symlink_to(ROOT / "train")
-        (folder / "Makefile").symlink_to(ROOT / "Makefile")
+        for name in ("configs", "train", "Makefile"):
+            (folder / name).symlink_to(ROOT / name)
         for name, role in ROLES.items():
             spec = {"name": f"my-{name}", "about": "scripted", "roles": [role], "languages": ["en", "zh"]}
             (folder / f"{name.upper()}.yaml").write_text(yaml.safe_dump(spec | {"endpoint": {"base_url": url}}))
@@ -96,16 +94,12 @@ class Desk:
         write_corpus(folder / "DIR", {"train.jsonl": "".join(json.dumps(row) + "\n" for row in rows)})
         make_clone(folder / "CLONE")
         for language, published in PUBLISHED.items():
-            (folder / f"card_high_{language}.json").write_bytes(
-                (folder / f"CLONE/data/card_high_{published}.json").read_bytes()
-            )
-            (folder / f"profiles_{language}.jsonl").write_bytes(bundled_profiles(language).read_bytes())
+            shutil.copy(folder / f"CLONE/data/card_high_{published}.json", folder / f"card_high_{language}.json")
+            shutil.copy(bundled_profiles(language), folder / f"profiles_{language}.jsonl")
         for kind, bundled in (("cards", bundled_cards), ("profiles", bundled_profiles)):
             (folder / f"{kind}.jsonl").write_bytes(b"".join(bundled(language).read_bytes() for language in PUBLISHED))
-        config = (ROOT / "configs/eval/emoharbor.yaml").read_text()
-        (folder / "one_agent.yaml").write_text(
-            config.replace("simulator: full", "simulator: one_agent").replace("judging: states", "judging: profile")
-        )
+        config = (ROOT / "configs/eval/emoharbor.yaml").read_text().replace("simulator: full", "simulator: one_agent")
+        (folder / "one_agent.yaml").write_text(config.replace("judging: states", "judging: profile"))
         spoken = [dialogue("a person", 0).model_copy(update={"card_id": card.id}) for card in load_cards(bundled_cards("en"))]
         write_jsonl(folder / "references.jsonl", [d.model_copy(update={"id": d.card_id}) for d in spoken])
         (folder / "consent.txt").write_text("We keep what you write.")
@@ -190,13 +184,9 @@ def human(folder: Path) -> None:
     """human.jsonl: the dialogues that the cards of cards.jsonl were made from."""
     played = [card for language in PUBLISHED for card in load_cards(bundled_cards(language))[:1]]
     spoken = [dialogue("a person", 0, card.language) for card in played]
-    write_jsonl(
-        folder / "human.jsonl",
-        [
-            d.model_copy(update={"card_id": c.id, "supporter": None, "simulator": None})
-            for d, c in zip(spoken, played, strict=True)
-        ],
-    )
+    nobody = {"supporter": None, "simulator": None}
+    talks = [d.model_copy(update=nobody | {"card_id": c.id}) for d, c in zip(spoken, played, strict=True)]
+    write_jsonl(folder / "human.jsonl", talks)
 
 
 def held(folder: Path) -> None:
@@ -277,15 +267,8 @@ FILES: dict[str, Callable[[Path], None]] = {
 
 def answers_once(app: Any, **settings: Any) -> None:
     """A server that is stopped once it has answered."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    address = f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    assert Client(address).request("GET", "/")[0] == 401
-    server.should_exit = True
-    thread.join(10)
+    with listening(app) as address:
+        assert Client(address).request("GET", "/")[0] == 401
 
 
 def commands_of(said: str) -> Iterator[str]:
@@ -298,8 +281,7 @@ def commands_of(said: str) -> Iterator[str]:
 
 def fill_in(sheet: Path) -> None:
     """A person's answers in every cell that asks for one, by who it is."""
-    with sheet.open(encoding="utf-8-sig", newline="") as file:
-        rows = list(csv.DictReader(file))
+    columns, rows = read_sheet(sheet)
     if not rows:
         return
     own = sheet.stem[-1]
@@ -311,10 +293,7 @@ def fill_in(sheet: Path) -> None:
             row |= {"quality": ("high", "middle")[(ord(own) + number) % 3 == 0], "category": leaf(row["language"], number)}
         if "keep" in row:
             row["keep"] = "yes"
-    with sheet.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_sheet(sheet, columns, rows)
 
 
 def work_through(folder: Path, endpoints: Mapping[str, str]) -> None:

@@ -95,21 +95,26 @@ def free_port() -> int:
 @contextmanager
 def served(folder: Path, database: str | None = None, endpoints: Mapping[str, str] = {}) -> Iterator[tuple[str, StudyStore]]:
     """The study's server in a thread: its address, and the store that it writes to."""
-    store = StudyStore(database or url_of(folder), folder.name)
-    calls = folder / "calls.sqlite" if store.study().chat else None
+    with closing(StudyStore(database or url_of(folder), folder.name)) as store:
+        calls = folder / "calls.sqlite" if store.study().chat else None
+        with listening(create_app(store, calls=calls, endpoints=endpoints), access_log=False) as address:
+            yield address, store
+
+
+@contextmanager
+def listening(app: Any, **settings: Any) -> Iterator[str]:
+    """An application that uvicorn serves in a thread, by these settings but for its port and logging: its address."""
     # With its own logging uvicorn shuts down all handlers here, and absl's closes the stream that pytest captures into.
-    config = uvicorn.Config(create_app(store, calls=calls, endpoints=endpoints), port=0, log_config=None, access_log=False)
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(uvicorn.Config(app, **settings | {"port": 0, "log_config": None}))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.01)
     try:
-        yield f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", store
+        yield f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(10)
-        store.close()
 
 
 @contextmanager

@@ -4,7 +4,6 @@ import http.client
 import json
 import socket
 import stat
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from evalsuite.people import guard
 from evalsuite.people.guard import HEADERS, LONGEST, RequestRate
 from tests.conftest import EscEval
 from tests.evalsuite.test_people_server import KEYS
-from tests.people_study import SCRIPT, Client, links, make_study, rating, served
+from tests.people_study import SCRIPT, Client, links, listening, make_study, rating, served
 
 pytestmark = pytest.mark.slow
 USUAL = {name.lower(): value for name, value in HEADERS.items()}.items()
@@ -232,16 +231,8 @@ def visit(esc_eval: EscEval, monkeypatch: pytest.MonkeyPatch, study: Path, what:
     """Call `what` with the address of the server that `people serve` starts, with its own settings."""
 
     def run(app: object, **settings: object) -> None:
-        server = uvicorn.Server(uvicorn.Config(app, **settings | {"port": 0, "log_config": None}))  # type: ignore[arg-type]
-        thread = threading.Thread(target=server.run, daemon=True)
-        thread.start()
-        while not server.started:
-            time.sleep(0.01)
-        try:
-            what(f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
-        finally:
-            server.should_exit = True
-            thread.join(10)
+        with listening(app, **settings) as address:
+            what(address)
 
     monkeypatch.setattr(uvicorn, "run", run)
     assert esc_eval("people", "serve", study)[0] == 0
