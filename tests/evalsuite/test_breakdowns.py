@@ -66,7 +66,9 @@ def test_cards_without_categories_have_no_breakdown() -> None:
 
 
 def test_reply_length_is_compared_with_averages_over_all_dimensions() -> None:
-    scores = {("a", f"c{n}"): values for n, values in enumerate([(0, 0), (1, 2), (3, 2), (2, 2), (4, 3)])}
+    scores: dict[tuple[str, str], tuple[float, float]] = {
+        ("a", f"c{n}"): values for n, values in enumerate([(0, 0), (1, 2), (3, 2), (2, 2), (4, 3)])
+    }
     tally = scored(scores, length=10)
     unread = {"value": None}
     lost = [v.model_copy(update=unread) if (v.dialogue_id, v.dimension) == ("a-c1", "skill") else v for v in tally.verdicts]
