@@ -4,12 +4,10 @@ import asyncio
 import csv
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
 import typer
@@ -73,22 +71,6 @@ def test_the_same_dialogues_are_no_test(tmp_path: Path) -> None:
     assert any(
         note.startswith("Not compared, since the replies are the same") for note in shown["compare-differences-en"].notes
     )
-
-
-def test_floors_are_corrected_apart_and_not_against_each_other(tmp_path: Path) -> None:
-    """A model that gained in the second run is one test, whatever floors stand beside it."""
-    rng = np.random.default_rng(0)
-    level = rng.integers(0, 2, 12)
-    first = make_run(tmp_path / "a", {"m": level.tolist(), "silent": rng.integers(0, 3, 12).tolist()})
-    second = make_run(
-        tmp_path / "b", {"m": (level + rng.integers(1, 3, 12)).tolist(), "silent": rng.integers(0, 3, 12).tolist()}
-    )
-    runs = [replace(run, floors={"silent"}) for run in read_runs([first, second])]
-    (each,) = compare(runs).languages
-    named = {(each.entries[one.first].name, one.dimension): one for one in each.differences}
-    assert named["b/m", None].holm == named["b/m", None].p and named["b/m", None].holds
-    assert named["b/m", 0].holm == pytest.approx(2 * (named["b/m", 0].p or 0)), "two dimensions alike, and no floor"
-    assert {named["b/silent", dimension].p for dimension in (None, 0, 1)} == {None}
 
 
 def test_what_is_compared_with_what(tmp_path: Path) -> None:

@@ -5,14 +5,12 @@ import sys
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
 from core.errors import UserError
 from core.files import write_json, write_jsonl
-from core.records import Dialogue
 from evalsuite.report.content import content_of, report_run
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.statistics.paired import rank_text
@@ -102,6 +100,10 @@ def test_who_shares_a_base_is_warned_of(run: Run) -> None:
         "it may draw out the best in them.",
     ]
 
+    judgements = [j.model_copy(update={"judge": "tide-1.5b-instruct-zh"}) for j in make_content().tally.judgements]
+    write_jsonl(run.folder / "judgements.jsonl", judgements)
+    assert any("(same checkpoint): its scores may favour it" in warning for warning in content_of(run).warnings), "of itself"
+
 
 def test_risk_turns_are_found_in_the_run(run: Run) -> None:
     dialogues = list(make_content().tally.dialogues)
@@ -125,40 +127,19 @@ def test_given_dialogues_without_gold_or_cards(run: Run) -> None:
     assert not [table.key for table in content.tables if table.section == "Agreement"]
 
 
-def test_a_run_without_judgements_says_what_to_do(run: Run) -> None:
-    config = run.config().root
-    del config["score"]
-    write_json(run.folder / "config.json", config)
-    with pytest.raises(UserError, match="no judgements yet: run `esc-eval run --only score"):
+@pytest.mark.parametrize(
+    ("stage", "problem"),
+    [
+        (None, "no judgements yet: run `esc-eval run --only score"),
+        ("feel", "holds records of feel: their command wrote their tables there"),
+        ("role_play", "esc-eval paper role-play --dialogues .*role_play_dialogues.jsonl"),
+    ],
+)
+def test_a_run_without_scores_of_supporters_says_what_to_do(run: Run, stage: str | None, problem: str) -> None:
+    score = run.config().root["score"]
+    write_json(run.folder / "config.json", {stage: score} if stage else {"simulate": run.config().root["simulate"]})
+    with pytest.raises(UserError, match=problem):
         content_of(run)
-
-
-def test_a_folder_of_other_records_is_not_told_to_score(run: Run) -> None:
-    config = run.config().root
-    write_json(run.folder / "config.json", {"feel": config["score"]})
-    with pytest.raises(UserError, match="holds records of feel: their command wrote their tables there"):
-        content_of(run)
-
-
-def test_scores_of_seekers_are_no_report_on_supporters(run: Run) -> None:
-    write_json(run.folder / "config.json", {"role_play": run.config().root["score"]})
-    with pytest.raises(UserError, match="esc-eval paper role-play --dialogues .*role_play_dialogues.jsonl"):
-        content_of(run)
-
-
-def test_a_judge_that_is_itself_a_supporter_is_warned_of(run: Run) -> None:
-    judgements = [j.model_copy(update={"judge": "tide-1.5b-instruct-zh"}) for j in make_content().tally.judgements]
-    write_jsonl(run.folder / "judgements.jsonl", judgements)
-    name = "tide-1.5b-instruct-zh"
-    told = f"The judge {name} shares its base with {name} (same checkpoint): its scores may favour it."
-    assert told in content_of(run).warnings
-
-
-def test_dialogue_without_turns_can_be_reported(run: Run) -> None:
-    dialogues = list(make_content().tally.dialogues)
-    empty: dict[str, Any] = {"id": "never", "turns": (), "termination": "infrastructure"}
-    write_jsonl(run.folder / "dialogues.jsonl", [*dialogues, Dialogue.model_validate(dialogues[0].model_dump() | empty)])
-    assert content_of(run).tally.dialogues[-1].id == "never"
 
 
 def test_a_report_reads_each_file_once_and_loads_little(tmp_path: Path) -> None:
