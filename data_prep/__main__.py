@@ -11,7 +11,7 @@ for name, place, about in (
     ("read", "corpora:read", "Turn corpora in their published formats into records."),
     ("import", "imports:import_", "Convert published benchmarks, profiles, scores and dialogues to our records."),
     ("cards", "cards:app", "Role cards: your own (import, template), or by a model (extract, label)."),
-    ("profiles", "profiles:app", "Profiles of seekers by a model: build."),
+    ("profiles", "cards:profiles_app", "Profiles of seekers by a model: build."),
     ("language", "language:language", "Prepare the texts of another language (new), or list what is missing (check)."),
     ("check", "check:check", "Describe role cards or profiles, and find dialogues that they may have been made from."),
     ("sheet", "sheet:app", "Sheets that people fill in: export, import."),

@@ -4,25 +4,29 @@ stored completions (with the reply in `choices`), ShareGPT (`conversations`), ta
 The usual names (`user`, `human`, `client` …) tell the sides apart. Further fields of a dialogue are kept as text in `fields`.
 """
 
+from __future__ import annotations
+
 import io
 import json
+import os
 import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from core.errors import UserError
+from core.errors import UserError, need_modules
 from core.files import check_unique, digest, first_object, load_json, problems_in, read_bytes, read_json, read_jsonl
 from core.grouping import group_by
 from core.names import in_order, one_spelling
 from core.people_tables import TABLES, Faults
-from core.records import Dialogue, Role
+from core.records import Dialogue, Language, Role
 from core.rows import CorpusRow, dict_rows, unseen
 
 _SIDES = {
@@ -35,19 +39,11 @@ _LISTS = ("messages", "conversations", "conversation", "dialog", "dialogue", "co
 _HALVES = (("prompt", "completion"), ("input", "output"))  # two lists that make a dialogue
 # Possible names of a column or field, in any case and with spaces; the first one with a value counts.
 _IDS = (
-    "dialogue_id",
-    "dialogue",
-    "conversation_id",
-    "conversation",
-    "session_id",
-    "session",
-    "thread_id",
-    "chat_id",
-    "id",
-    "uuid",
+    *("dialogue_id", "dialogue", "conversation_id", "conversation", "session_id", "session"),
+    *("thread_id", "chat_id", "id", "uuid"),
 )
-_ROLES, _TEXTS = ("role", "speaker", "from", "author", "sender", "type"), ("text", "content", "value", "utterance", "parts")
-_TEXTS += ("message", "data")
+_ROLES = ("role", "speaker", "from", "author", "sender", "type")
+_TEXTS = ("text", "content", "value", "utterance", "parts", "message", "data")
 _ORDERS = ("order", "turn", "turn_index", "timestamp", "time", "created_at")
 _OTHER_DATES = re.compile(r"(?i)(?<!\d)\d{1,2}[./-]\d{1,2}[./-]\d|\d\s*[ap]\.?m\b|[a-z]{3}\S*\s+\d{1,2},? \d{4}")
 _KEPT = set(Dialogue.model_fields) - {"turns", "usage", "fields"}
@@ -115,7 +111,7 @@ def _record(
     value = _named(value)
     lists = (value[key] for key in _LISTS if isinstance(value.get(key), list))
     halves = ([*value[a], *value[b]] for a, b in _HALVES if isinstance(value.get(a), list) and isinstance(value.get(b), list))
-    messages: list[Any] = next(lists, None) or next(halves, [])
+    messages: list[Any] = next(lists, []) or next(halves, [])
     choices = value.get("choices")
     replies = [_first(choice, ("message",)) for choice in choices[:1]] if isinstance(choices, list) else []
     turns, problems = list[dict[str, str]](), list[str]()
@@ -188,7 +184,6 @@ def _first(value: Any, names: Sequence[str]) -> Any:
 
 
 def _rows(path: Path, faults: Faults) -> list[tuple[str, Any]]:
-    """A file's dialogues as it holds them, with their places."""
     if path.suffix.lower() in (".json", ".eval"):
         value = _content(path)
         if isinstance(value, dict):  # a log of Inspect, a list of OpenAI's, or one dialogue
@@ -234,7 +229,6 @@ def _when(turn: CorpusRow) -> list[str]:
 
 
 def _samples(log: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The samples of a log of Inspect; each epoch of a sample is a dialogue."""
     for sample in log["samples"] if isinstance(log["samples"], list) else ():
         name, epoch, metadata = (_first(sample, (key,)) for key in ("id", "epoch", "metadata"))
         dialogue = {"id": name if epoch in (None, 1) else f"{name}-{epoch}", "model": _first(log.get("eval"), ("model",))}
@@ -254,3 +248,60 @@ def _content(path: Path) -> Any:
             return {**loose(log.read(header).decode()), "samples": samples}
     except (zipfile.BadZipFile, KeyError, NotImplementedError, RecursionError, ValueError) as error:
         raise UserError(f"{path}: not a readable log: {error}") from None
+
+
+# --- personal data ----------------------------------------------------------------------------------------------------------
+
+if TYPE_CHECKING:
+    from presidio_analyzer import AnalyzerEngine
+
+SURE = 0.3  # presidio's scores below this are digits that may be anything
+
+
+def without_personal_data(given: Given) -> Given:
+    """The dialogues with personal data replaced in their turns; the notes count it and say what can be missed. Raises
+    `UserError` where presidio is not installed."""
+    need_modules("presidio_analyzer", "presidio_anonymizer", purpose="anonymise")
+    from presidio_anonymizer import AnonymizerEngine
+
+    anonymizer, counts, limits, dialogues = AnonymizerEngine(), Counter[str](), dict[str, None](), list[Dialogue]()
+    for dialogue in given.dialogues:
+        analyzer, blind_spots = _analyzer(language := dialogue.language.partition("-")[0])
+        limits |= dict.fromkeys(blind_spots)
+        turns = []
+        for turn in dialogue.turns:
+            spans = [  # "yesterday" is no personal data
+                span
+                for span in analyzer.analyze(turn.text, language)
+                if span.entity_type != "DATE_TIME" or re.search(r"\d", turn.text[span.start : span.end])
+            ]
+            replaced = anonymizer.anonymize(turn.text, spans)
+            counts.update(item.entity_type for item in replaced.items)
+            turns.append(turn.model_copy(update={"text": replaced.text}))
+        dialogues.append(dialogue.model_copy(update={"turns": tuple(turns)}))
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common()) or "nothing found"
+    return Given(dialogues, [*given.notes, f"personal data replaced: {kinds}; unusual forms are missed", *limits])
+
+
+@cache
+def _analyzer(language: Language) -> tuple[AnalyzerEngine, list[str]]:
+    os.environ.setdefault("TLDEXTRACT_PUBLIC_SUFFIX_LIST_URLS", "")  # else a list is downloaded
+    import spacy
+    from presidio_analyzer import AnalyzerEngine, Pattern, PatternRecognizer, RecognizerRegistry
+    from presidio_analyzer.nlp_engine import NlpEngineProvider, NoOpNlpEngine
+
+    registry = RecognizerRegistry(supported_languages=[language])
+    registry.load_predefined_recognizers(languages=[language])
+    # Phone and identity numbers of countries that presidio does not know.
+    number = Pattern("seven digits or more", r"(?<!\d)\d(?:[ ./()-]{0,2}\d){6,}(?!\d)", SURE)
+    registry.add_recognizer(PatternRecognizer("NUMBER", patterns=[number], supported_language=language))
+    model = next((name for name in sorted(spacy.util.get_installed_models()) if name.startswith(f"{language}_")), "")
+    models = [{"lang_code": language, "model_name": model}]
+    if model:
+        engine = NlpEngineProvider(nlp_configuration={"nlp_engine_name": "spacy", "models": models}).create_engine()
+    else:
+        registry.remove_recognizer("SpacyRecognizer")
+        engine = NoOpNlpEngine(models)
+    missed = f"{language}: names of people, places and organisations stay: no spaCy model of the language is installed"
+    analyzer = AnalyzerEngine(registry, engine, supported_languages=[language], default_score_threshold=SURE)
+    return analyzer, [] if model else [missed]

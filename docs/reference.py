@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from core.records import Record
 from core.rubrics import Rubric
 from core.specs import ModelSpec
-from data_prep.profiles.record import Profile
+from data_prep.profiles import Profile
 from data_prep.role_play.mix import RoleSftConfig
 from evalsuite.people.commands.people_create import StudyConfig
 from evalsuite.runs.config import EvalConfig

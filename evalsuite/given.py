@@ -18,7 +18,7 @@ from core.people_tables import Faults
 from core.records import Dialogue, RoleCard
 from core.rows import CorpusRow
 from core.rubrics import Rubric
-from data_prep.cards.own import own_cards
+from data_prep.cards import own_cards
 from data_prep.dialogue_files import dialogues_of
 from data_prep.profiles import Profile
 

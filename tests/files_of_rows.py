@@ -14,7 +14,7 @@ import orjson
 import yaml
 
 from core.rubrics import load_rubric
-from data_prep.cards.taxonomy import load_taxonomy
+from data_prep.cards import load_taxonomy
 from data_prep.scores.rank_sft import narrowed
 from tests.small_benchmark import SMALL
 

@@ -26,8 +26,7 @@ from core.files import write_jsonl
 from core.records import HumanScore, Language
 from core.rubrics import load_rubric
 from core.specs import load_spec, model_names
-from data_prep.cards import bundled_cards, load_cards
-from data_prep.cards.taxonomy import load_taxonomy
+from data_prep.cards import bundled_cards, load_cards, load_taxonomy
 from data_prep.profiles import bundled_profiles
 from data_prep.scores.human import COLUMNS
 from docs.paper_items import DOCUMENT, papers

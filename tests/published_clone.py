@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from core.records import Language
-from data_prep.published.prompts import DIMENSIONS
+from data_prep.published.esc_eval import DIMENSIONS
 
 KEYS = list(DIMENSIONS)
 WORDS = ["smoothness", "variety", "warmth", "tips' use", "likeness", 'know-"how"', "liking"]

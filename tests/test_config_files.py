@@ -16,8 +16,8 @@ from core.prompts import PromptPack, load_pack
 from core.rubrics import load_rubric
 from core.settings import load_yaml, read_yaml
 from core.specs import load_spec
-from data_prep.cards.taxonomy import Taxonomy
-from data_prep.profiles.vocabulary import Vocabulary
+from data_prep.cards import Taxonomy
+from data_prep.profiles.record import Vocabulary
 from data_prep.role_play.mix import RoleSftConfig
 from data_prep.sources import CorpusList, Quotas
 from evalsuite.checks.risk import load_lexicon

@@ -22,7 +22,7 @@ from core.ledger import BuildStep
 from core.rows import CorpusReader
 from core.rubrics import Scale, load_rubric
 from core.specs import ModelSpec, model_names
-from data_prep.profiles.record import BigFive, Demographics, Preferences
+from data_prep.profiles import BigFive, Demographics, Preferences
 from docs.reference import MODELS
 from evalsuite.papers.ecdbench.scores import TaskScore
 from tests import surface

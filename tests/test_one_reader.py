@@ -18,7 +18,7 @@ from core.settings import load_yaml
 from data_prep.cards import load_cards
 from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_comparisons, read_preferences, read_scores
-from data_prep.sources import SOURCES, generic
+from data_prep.sources import SOURCES, read_own
 from evalsuite.statistics.discrimination import read_ratings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,7 +40,7 @@ ELSEWHERE = {
     },
     "our own styles, scripts and prompts": {
         *("core/page.py", "evalsuite/papers/ecdbench/figures.py", "evalsuite/report/sheet.py"),
-        "data_prep/published/prompts.py",
+        "data_prep/published/esc_eval.py",
     },
     "files of the system": {"core/machine.py", "core/third_party.py", "serve/launch.py"},
     "weights, a tokenizer, a template or the state of a training": {
@@ -106,7 +106,7 @@ READERS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "YAML": ("x.yaml", lambda path: load_yaml(path, "x"), "name: Renée 安娜\n"),
     "consent": ("t.txt", lambda path: read_text(path, "text"), "Renée 安娜"),
     "own cards": ("p.csv", load_cards, "problem,language\nRenée 安娜,en\n"),
-    "own corpus": ("o.jsonl", lambda path: list(generic.read([path], CorpusReader(BuildStep("x"), strict=True))), OWN_CORPUS),
+    "own corpus": ("o.jsonl", lambda path: list(read_own([path], CorpusReader(BuildStep("x"), strict=True))), OWN_CORPUS),
     "a corpus in many files": ("3.json", corpus("smile"), orjson.dumps(SMILE).decode()),
     "a corpus in CSV": ("e.csv", rows_of_csv, "a,b\nRenée 安娜,1\n"),
 }

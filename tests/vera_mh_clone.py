@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 
-from data_prep.published.checkout import Checkout, pack_of
+from data_prep.published import Checkout, pack_of
 from data_prep.published.vera_mh import prompts_of
 
 PERSONAS = [

@@ -5,12 +5,10 @@ shorter and rougher than one written by a model; age and gender are given only w
 """
 
 import re
-from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from core.files import CONFIGS, digest
 from core.languages import counts, cut, lineage, texts, words
-from core.ledger import BuildStep
 from core.records import Language, Post, RoleCard, SupportDialogue
 from core.settings import load_yaml
 
@@ -33,15 +31,9 @@ def card_id(source: str, source_id: str) -> str:
     return f"card-{source}-{re.sub(r'[^A-Za-z0-9.-]+', '_', source_id)[:80]}_{digest(source_id, 8)}"
 
 
-def heuristic_cards(items: Iterable[SupportDialogue | Post], steps: Mapping[Language, BuildStep]) -> list[RoleCard]:
-    """A card for every item whose corpus states a situation that can hold an event; the others are dropped with a reason. A
-    post has no situation apart from its text, so it gives no card. `steps` has one step per language."""
-    return [card for item in items for card in steps[item.language].make([item], heuristic_card)]
-
-
 def heuristic_card(item: SupportDialogue | Post) -> RoleCard | str:
-    """An item's card, or the reason (as text) why it gives none."""
-    if isinstance(item, Post):
+    """An item's card, or the reason (as text) why it gives none: its corpus states no situation that can hold an event."""
+    if isinstance(item, Post):  # it has no situation apart from its text
         return NO_SITUATION
     situation = " ".join(item.situation.split())
     return unfit(situation, item.language) or card_of_situation(item, situation)

@@ -13,9 +13,8 @@ from core.languages import asked_in
 from core.ledger import BuildStep
 from core.prompts import load_pack
 from core.records import Identifier, Language, Number, Post, Record, RoleCard, SupportDialogue
-from data_prep.cards import card_text, parse_card_text
+from data_prep.cards import Labelled, card_text, load_taxonomy, parse_card_text
 from data_prep.cards.heuristic import card_id
-from data_prep.cards.taxonomy import Labelled, Taxonomy
 from serve.answers import Reply, choice_probabilities
 from serve.batch import Batch
 from serve.failures import Unanswered
@@ -189,12 +188,11 @@ def filter_cards(
     return list(kept.values()), dropped, verdicts, [reply for reply in lost if reply.reason != NO_EVENT]
 
 
-def categorise(
-    cards: Sequence[RoleCard], taxonomy: Taxonomy, batch: Batch, steps: Mapping[int, BuildStep]
-) -> tuple[list[RoleCard], list[Unread]]:
+def categorise(cards: Sequence[RoleCard], batch: Batch, steps: Mapping[int, BuildStep]) -> tuple[list[RoleCard], list[Unread]]:
     """Every card with its path of three levels: one question for level 1, one for level 3 among its leaves (figure 4). A card
     with an unreadable answer keeps its earlier category and is among the unread. `steps` are those of the two levels."""
     unread: list[Unread] = []
+    areas = load_taxonomy().categories
 
     def choose(options: Mapping[str, Sequence[Labelled]], level: int) -> dict[str, int]:
         """The index (from 0) of the option chosen for every card, by its id."""
@@ -214,8 +212,8 @@ def categorise(
         unread.extend(unreadable)
         return {key: int(number) - 1 for key, number in chosen.items()}
 
-    first = choose({card.id: taxonomy.categories for card in cards}, 1)
-    leaves = {key: taxonomy.categories[place].leaves for key, place in first.items()}
+    first = choose({card.id: areas for card in cards}, 1)
+    leaves = {key: areas[place].leaves for key, place in first.items()}
     second = choose({key: [leaf for _, leaf in below] for key, below in leaves.items()}, 3)
     paths = {key: leaves[key][place][0] for key, place in second.items()}
     placed = [card.model_copy(update={"category": paths[card.id]}) if card.id in paths else card for card in cards]

@@ -2,8 +2,11 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
 
 from core.errors import UserError, near
 from core.files import CONFIGS, check_unique, sha256_file, write_text
@@ -13,10 +16,10 @@ from core.options import console
 from core.people_tables import shortened
 from core.records import Language, RoleCard
 from core.settings import load_yaml
-from core.statistics.accuracy import AGREEMENT
-from core.statistics.bootstrap import SMOOTHED
-from core.tables import Table, to_console
-from data_prep.cards.annotation import QUALITIES, Mark, Mode, Quality, agreement, questions, settle
+from core.statistics.accuracy import AGREEMENT, ALPHA_FROM, cohen_kappa, jackknife, krippendorff_alpha, left_out
+from core.statistics.bootstrap import SHARES, SMOOTHED, estimate, smoothed_means
+from core.tables import Estimate, Table, to_console
+from data_prep.cards import Path3, load_taxonomy
 from data_prep.cards.sheets import (
     SheetChoice,
     SheetLayout,
@@ -26,11 +29,108 @@ from data_prep.cards.sheets import (
     refuse_to_overwrite,
     write_both,
 )
-from data_prep.cards.taxonomy import Taxonomy, load_taxonomy
-from data_prep.commands.cards import CARDS, DROPPED, steps_of
-from data_prep.profiles.check import check_profiles
-from data_prep.profiles.record import Profile, profile_text
-from data_prep.profiles.vocabulary import load_vocabulary
+from data_prep.commands.cards import CARDS, DROPPED
+
+Quality = Literal["high", "middle", "invalid"]
+# Appendix A.2 covers invalid cards and high against middle, and makes all remaining cards middle. Read literally (`paper`), a
+# card that both call high is among the remaining, so only a third person can make a card high. `native` keeps it high, which
+# must be what the authors meant. Commands print on how many cards the two readings differ.
+Mode = Literal["native", "paper"]
+QUALITIES: tuple[Quality, ...] = ("high", "middle", "invalid")  # in order: agreement on quality is ordinal
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One person's answers on one card. `category` is a path of three English names, or None for an invalid card. Fields that
+    the third person was not asked about are None."""
+
+    quality: Quality | None = None
+    category: Path3 | None = None
+
+
+@dataclass(frozen=True)
+class AnnotationOutcome:
+    """The result of the rules for one card. `open` names what waits for a third person: quality, category, or both. `unused`
+    is whether the third person answered what the rules did not ask for, which is ignored."""
+
+    state: Literal["kept", "dropped", "open"]
+    quality: Quality | None = None
+    category: Path3 | None = None
+    open: tuple[str, ...] = ()
+    unused: bool = False
+
+
+def settle(first: Mark, second: Mark, third: Mark = Mark(), mode: Mode = "native") -> AnnotationOutcome:
+    """The rules above for one card. Raises `ValueError` if the third person, who chooses high or middle, says invalid."""
+    answered = {name for name in ("quality", "category") if getattr(third, name) is not None}
+    if "invalid" in (first.quality, second.quality):
+        return AnnotationOutcome("dropped", "invalid", unused=bool(answered))
+    disputed = questions(first, second)
+    if "quality" in disputed and third.quality == "invalid":
+        raise ValueError("the third person decides between high and middle; only the two workers can call a card invalid")
+    agreed = "middle" if mode == "paper" else first.quality
+    quality = third.quality if "quality" in disputed else agreed
+    category = third.category if "category" in disputed else first.category
+    waiting = tuple(name for name in disputed if name not in answered)
+    return AnnotationOutcome("open" if waiting else "kept", quality, category, waiting, bool(answered - set(disputed)))
+
+
+def questions(first: Mark, second: Mark) -> tuple[str, ...]:
+    """What a third person must decide for a card: nothing, quality, category or both (in that order)."""
+    if "invalid" in (first.quality, second.quality):
+        return ()
+    return tuple(name for name in ("quality", "category") if getattr(first, name) != getattr(second, name))
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Agreement of two people on one question about `n` cards, with 95 % intervals over cards; None where nothing varies.
+
+    `raw` is the share of equal answers (0–1), `kappa` Cohen's (-1–1, nominal), `kappa_linear` Cohen's with linear weights
+    (ordinal questions only), `alpha` Krippendorff's (ordinal for ordinal questions, else nominal).
+    """
+
+    question: str
+    n: int
+    raw: Estimate
+    kappa: Estimate
+    alpha: Estimate
+    kappa_linear: Estimate | None = None
+
+
+def agreement(pairs: list[tuple[Mark, Mark]], seed: int) -> list[Agreement]:
+    """Agreement on quality (all cards), and on category levels 1 and 3 (cards that both gave a category)."""
+    result = [_question("quality", [(a.quality, b.quality) for a, b in pairs], QUALITIES, True, seed)]
+    both = [(a.category, b.category) for a, b in pairs if a.category and b.category]
+    for level in (1, 3):
+        answers = [(a[:level], b[:level]) for a, b in both]
+        names = sorted({name for pair in answers for name in pair})
+        result.append(_question(f"category, level {level}", answers, names, False, seed))
+    return result
+
+
+def _question(name: str, answers: Sequence[tuple[Any, Any]], values: Sequence[Any], ordinal: bool, seed: int) -> Agreement:
+    answers = sorted(answers, key=str)  # no figure depends on the order of rows
+    n = len(answers)
+    cards = np.zeros((n, len(values), len(values)))  # each card's pair of answers
+    for card, (first, second) in enumerate(answers):
+        cards[card, values.index(first), values.index(second)] = 1
+    equal = np.trace(cards, axis1=1, axis2=2)[:, None]
+    without = (left_out(n, seed) @ cards.reshape(n, -1)).reshape(-1, *cards.shape[1:]) if n else cards.sum(0, keepdims=True)
+    distance = np.abs(np.subtract.outer(np.arange(len(values)), np.arange(len(values)))).astype(float)
+    nominal = (distance > 0).astype(float)
+    raw = Estimate(None, None, None, 0)
+    if n:
+        raw = estimate(round(float(equal.mean()), 6), smoothed_means(equal, np.ones((n, 1)), SHARES, seed)[:, 0], n, n)
+    return Agreement(
+        name,
+        n,
+        raw=raw,
+        kappa=jackknife(cohen_kappa(without, nominal), n),
+        alpha=jackknife(krippendorff_alpha(without + without.transpose(0, 2, 1), ordinal), n, ALPHA_FROM),
+        kappa_linear=jackknife(cohen_kappa(without, distance), n) if ordinal else None,
+    )
+
 
 RULES: dict[Quality, dict[Language, list[str]]] = load_yaml(CONFIGS / "card_quality.yaml", "rules of card quality")
 SHEET = "cards"
@@ -45,7 +145,6 @@ _SEED = 0  # of the draws behind the intervals
 
 def export_marks(cards: Sequence[RoleCard], files: Sequence[Path], out: Path, seed: int) -> None:
     """Write one sheet for each of two workers, as CSV and XLSX, in an order of their own, and the rules as guide.txt."""
-    taxonomy = load_taxonomy()
     build = Build(out, "sheet export", seed)
     refuse_to_overwrite(build, _WORKERS)
     build.input(*files)
@@ -55,8 +154,8 @@ def export_marks(cards: Sequence[RoleCard], files: Sequence[Path], out: Path, se
         for language, block in sorted(group_by(cards, lambda card: card.language).items()):
             random.Random(f"{seed}/annotate/{worker}/{language}").shuffle(block)
             rows += map(_cells, block)
-        write_sheet(build, worker, WORKERS_SHEET, rows, QUALITIES, taxonomy)
-    lines = ["\t".join(row).strip() for row in (*_rules(QUALITIES), [], *_tree(taxonomy))]
+        write_sheet(build, worker, WORKERS_SHEET, rows, QUALITIES)
+    lines = ["\t".join(row).strip() for row in (*_rules(QUALITIES), [], *_tree())]
     write_text(build.folder / "guide.txt", "\n".join(lines) + "\n")  # for those who work on the CSV
     build.output("guide.txt")
     build.finish(console)
@@ -74,16 +173,15 @@ def import_marks(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Seque
         raise UserError(f"{len(workers)} sheets of workers are given: give one of each of the two (or one with a column keep)")
     if sha256_file(workers[0]) == sha256_file(workers[1]):
         raise UserError(f"{workers[0]} and {workers[1]} are identical files: two workers' own sheets are needed")
-    taxonomy = load_taxonomy()
     loaded = {card.id: card for card in cards}
-    first, second = (read_marks(path, WORKERS_SHEET, loaded, taxonomy) for path in workers)
+    first, second = (read_marks(path, WORKERS_SHEET, loaded) for path in workers)
     for path, marks in zip(workers, (first, second), strict=True):
         if missing := [id for id in loaded if id not in marks]:
             raise UserError(f"{path}: no row for {len(missing)} of {len(loaded)} cards, the first {missing[0]}")
     disputed = {id: questions(first[id], second[id]) for id in loaded}
     decisions: dict[str, Mark] = {}
     for path in third:
-        marks = read_marks(path, THIRD_SHEET, loaded, taxonomy, disputed)
+        marks = read_marks(path, THIRD_SHEET, loaded, disputed)
         check_unique(path, [*decisions, *marks], "cards in the third person's sheets")
         decisions |= marks
     outcomes = {id: settle(first[id], second[id], decisions.get(id, Mark()), mode) for id in loaded}
@@ -120,10 +218,10 @@ def import_marks(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Seque
         for card in sorted(waiting, key=lambda card: card.language):
             row = _cells(card) | {"decide": "both" if len(outcomes[card.id].open) > 1 else outcomes[card.id].open[0]}
             for worker, mark in (("first", first[card.id]), ("second", second[card.id])):
-                category = taxonomy.leaves[mark.category].label(card.language) if mark.category else ""
+                category = load_taxonomy().leaves[mark.category].label(card.language) if mark.category else ""
                 row |= {f"{worker}_quality": mark.quality or "", f"{worker}_category": category}
             rows.append(row)
-        write_sheet(build, "third", THIRD_SHEET, rows, QUALITIES[:2], taxonomy)
+        write_sheet(build, "third", THIRD_SHEET, rows, QUALITIES[:2])
         console.print(f"{len(waiting)} cards wait for a third person: fill in {out}/third.csv or third.xlsx")
     columns = ("Question", "Cards", "Equal", "Cohen's kappa", "Linear weights", "Krippendorff's alpha")
     figures = [(row.question, row.n, row.raw, row.kappa, row.kappa_linear, row.alpha) for row in agreed]
@@ -141,12 +239,7 @@ def _cells(card: RoleCard) -> dict[str, str]:
 
 
 def write_sheet(
-    build: Build,
-    name: str,
-    layout: SheetLayout,
-    rows: Sequence[Mapping[str, str]],
-    qualities: Sequence[str],
-    taxonomy: Taxonomy,
+    build: Build, name: str, layout: SheetLayout, rows: Sequence[Mapping[str, str]], qualities: Sequence[str]
 ) -> None:
     """NAME.csv and NAME.xlsx as outputs of the build; the rows form one block per language, with empty answers."""
     choices = [SheetChoice("quality", 0, len(rows) - 1, f"rules!$A$2:$A${len(qualities) + 1}")]
@@ -155,15 +248,18 @@ def write_sheet(
         if language in languages:
             first = languages.index(language)
             last = first + languages.count(language) - 1
-            choices.append(SheetChoice("category", first, last, f"taxonomy!${letter}$2:${letter}${len(taxonomy.leaves) + 1}"))
-    extra = {"taxonomy": _tree(taxonomy), "rules": _rules(qualities)}
+            choices.append(
+                SheetChoice("category", first, last, f"taxonomy!${letter}$2:${letter}${len(load_taxonomy().leaves) + 1}")
+            )
+    extra = {"taxonomy": _tree(), "rules": _rules(qualities)}
     for file in write_both(build.folder, name, layout, rows, choices, extra):
         build.output(file, len(rows))
 
 
-def _tree(taxonomy: Taxonomy) -> list[list[str]]:
+def _tree() -> list[list[str]]:
     """A row for every category of level 3: English in columns A to C, Chinese in D to F."""
     rows = [["level 1", "level 2", "category", "一级", "二级", "类别"]]
+    taxonomy = load_taxonomy()
     for area in taxonomy.categories:
         for group in area.children:
             rows += [[area.en, group.en, leaf.en, area.zh, group.zh, leaf.zh] for leaf in group.children]
@@ -191,7 +287,6 @@ def read_marks(
     path: Path,
     layout: SheetLayout,
     cards: Mapping[str, RoleCard],
-    taxonomy: Taxonomy,
     disputed: Mapping[str, tuple[str, ...]] | None = None,
 ) -> dict[str, Mark]:
     """A returned sheet as {card id: mark}. `disputed`, for the third person's, says what each card waits for.
@@ -200,7 +295,8 @@ def read_marks(
     or doubled card, a problem text that is not the card's, an empty cell that needs an answer, an unknown word, and an
     "invalid" by the third person. Cards without a row stay undecided.
     """
-    categories = {title.lower(): path for path, leaf in taxonomy.leaves.items() for title in (leaf.en, leaf.zh)}
+    titles = {title: path for path, leaf in load_taxonomy().leaves.items() for title in (leaf.en, leaf.zh)}
+    categories = {title.lower(): path for title, path in titles.items()}
 
     def mark(card_id: str, row: SheetRow) -> Mark:
         wanted = ("quality", "category") if disputed is None else disputed.get(card_id, ())
@@ -218,7 +314,6 @@ def read_marks(
                 raise row.fault("quality", f"the third person decides between high and middle (card {card_id})")
         name = row.cells["category"].strip()
         if name and name.lower() not in categories:
-            titles = [title for leaf in taxonomy.leaves.values() for title in (leaf.en, leaf.zh)]
             raise row.fault("category", f"unknown category {shortened(name)!r}: {near(name, titles)}")
         if not name and "category" in wanted and (disputed is not None or quality not in (None, "invalid")):
             empty = f"empty; expected a category of level 3 (card {card_id})"
@@ -226,105 +321,3 @@ def read_marks(
         return Mark(quality, categories.get(name.lower()))
 
     return read_filled(path, layout, {id: card.problem for id, card in cards.items()}, "card", mark)
-
-
-# --- keep or drop ------------------------------------------------------------------------------------------------------------
-# Role cards between the model's filter and the annotation (third column of ESC-Eval's table 6), or a random sample of profiles
-# (EmoHarbor, appendix B).
-
-_REJECTED = "rejected by a person"
-_KEEP_CARD = ("language", "age", "gender", "occupation", "problem")
-CARD_SHEET = SheetLayout(
-    "cards", ("card_id", "keep", "note", *_KEEP_CARD, "category", "source"), ("keep", "note"), "card_id", "problem"
-)
-_PROFILE = ("profile_id", "language", "profile", "findings", "keep", "note")
-PROFILE_SHEET = SheetLayout("profiles", _PROFILE, ("keep", "note"), "profile_id", "profile")
-_KEEP_RULES = (
-    "yes: it tells what happened, to one person. no: feelings without an event, or contradictions.",
-    "yes：写明了一个人遇到的事。no：只有情绪没有事件，或前后不符。",
-)
-_PROFILE_RULES = (
-    "yes: one believable person, consistent, and nothing identifies a real person. no: anything else.",
-    "yes：一个可信的人，各部分对得上，看不出真实个人。no：其他情况。",
-)
-
-
-def export_keep_cards(cards: Sequence[RoleCard], files: Sequence[Path], out: Path, seed: int) -> None:
-    """Write a row per card, without an answer, to OUT/keep.csv and keep.xlsx."""
-    rows = []
-    for card in cards:
-        shown = {name: getattr(card, name) for name in (*_KEEP_CARD, "source")}
-        rows.append(shown | {"card_id": card.id, "category": " / ".join(card.category or ())})
-    _write_keep(CARD_SHEET, rows, _KEEP_RULES, files, out, seed)
-
-
-def export_profiles(profiles: Sequence[Profile], files: Sequence[Path], sample: int, out: Path, seed: int) -> None:
-    """Do the same for a seeded sample of the profiles, in the files' order, with the findings of the checks."""
-    places = random.Random(f"{seed}/profiles/inspect").sample(range(len(profiles)), min(sample, len(profiles)))
-    findings = check_profiles(profiles, load_vocabulary())
-    rows = []
-    for profile in (profiles[place] for place in sorted(places)):
-        problems = [f"{finding.field}: {finding.problem}" for finding in findings if finding.profile_id == profile.id]
-        row = {"profile_id": profile.id, "language": profile.language, "profile": profile_text(profile, profile.language)}
-        rows.append(row | {"findings": "\n".join(problems)})
-    _write_keep(PROFILE_SHEET, rows, _PROFILE_RULES, files, out, seed)
-
-
-def import_kept_cards(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Sequence[Path], out: Path) -> None:
-    """Sheets and cards → OUT/cards.jsonl and dropped.jsonl. Raises `UserError` for a card without a decision."""
-    build, keep = _read_kept(CARD_SHEET, {card.id: card.problem for card in cards}, files, sheets, out)
-    if undecided := [card.id for card in cards if card.id not in keep]:
-        listed = f"{', '.join(undecided[:3])} ({len(undecided)} cards without a decision)"
-        raise UserError(f"{', '.join(map(str, sheets))}: card_id: no row for {listed}")
-    for language, step in steps_of(build, "human-filter", (card.language for card in cards)).items():
-        step.sieve([card for card in cards if card.language == language], lambda c: None if keep[c.id] else _REJECTED)
-    build.write(CARDS, [card for card in cards if keep[card.id]])
-    build.write(DROPPED, [card for card in cards if not keep[card.id]])
-    build.finish(console)
-
-
-def import_profiles(profiles: Sequence[Profile], files: Sequence[Path], sheets: Sequence[Path], out: Path) -> None:
-    """Sheets and profiles → OUT/profiles.jsonl without those that a person rejected."""
-    texts = {profile.id: profile_text(profile, profile.language) for profile in profiles}
-    build, keep = _read_kept(PROFILE_SHEET, texts, files, sheets, out)
-    inspected = [profile for profile in profiles if profile.id in keep]
-    build.step("inspected").sieve(inspected, lambda profile: None if keep[profile.id] else _REJECTED)
-    build.write("profiles.jsonl", [profile for profile in profiles if keep.get(profile.id, True)])
-    build.finish(console)
-
-
-def _write_keep(
-    layout: SheetLayout, rows: Sequence[Mapping[str, str]], rules: Sequence[str], files: Sequence[Path], out: Path, seed: int
-) -> None:
-    build = Build(out, "sheet export", seed)
-    refuse_to_overwrite(build, ["keep"])
-    build.input(*files)
-    choices = [SheetChoice("keep", 0, len(rows) - 1, "rules!$A$2:$A$3")]
-    extra = {"rules": [[line] for line in ("keep", "yes", "no", *rules)]}
-    for name in write_both(build.folder, "keep", layout, rows, choices, extra):
-        build.output(name, len(rows))
-    build.finish(console)
-
-
-def _read_kept(
-    layout: SheetLayout, texts: Mapping[str, str], files: Sequence[Path], sheets: Sequence[Path], out: Path
-) -> tuple[Build, dict[str, bool]]:
-    build = Build(out, "sheet import")
-    build.input(*files, *sheets)
-    return build, read_keep(sheets, layout, texts)
-
-
-def read_keep(paths: Sequence[Path], layout: SheetLayout, texts: Mapping[str, str]) -> dict[str, bool]:
-    """Whether to keep each card or profile in the sheets, by its id. `texts` maps the possible ids to the texts in the sheets.
-    Raises `UserError` with file, line and column for an unknown or doubled id, a text that has changed since, and a `keep` that
-    is neither yes nor no."""
-
-    def keep(_: str, row: SheetRow) -> bool:
-        word = row.cells["keep"].strip().lower()
-        if word not in ("yes", "no"):
-            raise row.fault("keep", "write yes or no" + (f", not {word[:40]!r}" if word else "; it is empty"))
-        return word == "yes"
-
-    sheets = [read_filled(path, layout, texts, layout.sheet.removesuffix("s"), keep) for path in paths]
-    check_unique(", ".join(map(str, paths)), (id for sheet in sheets for id in sheet), layout.sheet)
-    return {id: answer for sheet in sheets for id, answer in sheet.items()}

@@ -1,12 +1,13 @@
-"""`cards`: role cards of your own (import, template), or from corpora (extract), sorted by a model (label)."""
+"""`cards`: role cards of your own (import, template), or from corpora (extract), sorted by a model (label). `profiles`: seekers
+for EmoHarbor, which a model builds from questionnaires or role cards (build)."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from core.errors import UserError
-from core.files import CONFIGS
+from core.errors import UserError, near
+from core.files import CONFIGS, check_unique
 from core.languages import check_language, in_order
 from core.ledger import Build, BuildStep
 from core.options import ModelIfAnyOption, ModelOption, OutOption, SeedOption, SourceOption, console, name_and_value, writes
@@ -15,13 +16,16 @@ from core.people_tables import table_lines
 from core.prompts import load_pack
 from core.records import Language, Post, RoleCard, SupportDialogue
 from core.specs import EMBEDDED_PREFIX, load_spec
+from core.tables import to_console
 from core.verbs import Verbs
 from data_prep.cards import cardless, load_cards
 from data_prep.cards import llm as card_llm
-from data_prep.cards import stats as card_stats
-from data_prep.cards.heuristic import heuristic_cards
+from data_prep.cards.heuristic import heuristic_card
 from data_prep.cards.sheets import write_csv, write_xlsx
-from data_prep.cards.taxonomy import load_taxonomy
+from data_prep.profiles import build as profile_build
+from data_prep.profiles.build import load_seeds
+from data_prep.profiles.check import check_profiles, table
+from data_prep.profiles.record import load_vocabulary
 from data_prep.sources import draw, parse_places, read_source, source_at, wanted_items
 from serve.batch import Batch
 
@@ -127,7 +131,7 @@ def extract(
             console.print(f"{name}: {short} short of {wanted[name]}")
     steps = steps_of(build, "extract", (item.language for item in items))
     if model is None:
-        cards = heuristic_cards(items, steps)
+        cards = [card for item in items for card in steps[item.language].make([item], heuristic_card)]
         build.write(CARDS, cards)
         build.finish(console)
         for name in places:
@@ -172,12 +176,12 @@ def label(
             build.write("verdicts.jsonl", verdicts)
         if only != "event":
             levels = {level: build.step(f"level {level}") for level in (1, 3)}
-            kept, unsorted = card_llm.categorise(kept, load_taxonomy(), batch, levels)
+            kept, unsorted = card_llm.categorise(kept, batch, levels)
             unread += unsorted
     _finish(build, kept, unread)
 
 
-def steps_of(build: Build, stage: card_stats.Stage, languages: Any) -> dict[Language, BuildStep]:
+def steps_of(build: Build, stage: str, languages: Any) -> dict[Language, BuildStep]:
     """A step for each language that occurs; `check` finds stages by these names."""
     return {language: build.step(f"{stage} {language}") for language in in_order(languages)}
 
@@ -203,3 +207,50 @@ def exit_if_silent(unread: list[card_llm.Unread]) -> None:
     if silent:
         console.print(f"{silent} without an answer: run the same command again to ask them")
         raise typer.Exit(1)
+
+
+profiles_app = Verbs(no_args_is_help=True, help="Profiles of seekers (EmoHarbor section 2.1): build.")
+PROFILES, REJECTED, UNBUILT = "profiles.jsonl", "rejected.jsonl", "unbuilt.jsonl"
+
+
+@profiles_app.command("build")
+def build_profiles(
+    out: Annotated[OutOption, writes(PROFILES, REJECTED, UNBUILT)],
+    model: ModelOption,
+    seeds: Annotated[
+        list[Path],
+        typer.Option(
+            "--seeds",
+            help="Filled-in questionnaires, JSONL (data_prep/bundled/questionnaire.jsonl), or role cards. Repeat for more.",
+        ),
+        IN_FILE,
+    ],
+) -> None:
+    """Make a profile from every questionnaire or role card in the paper's four steps (appendix B), then let the model review
+    it.
+
+    Writes OUT/profiles.jsonl, rejected.jsonl (inconsistent according to the review) and unbuilt.jsonl (the raw text of
+    unreadable replies), and prints what the checks find. Calls are kept in OUT/calls.sqlite: the same command again asks only
+    what is missing. The next step is `sheet export --profiles`. Example:
+
+    python -m data_prep profiles build --seeds data_prep/bundled/questionnaire.jsonl --model gpt-4 --out runs/profiles
+    """
+    people = [seed for path in seeds for seed in load_seeds(path)]
+    check_unique("--seeds", (seed.id for seed in people), "ids")
+    keys = load_vocabulary().keys
+    for seed in people:
+        if seed.topic and seed.topic not in keys:
+            raise UserError(f"seed {seed.id}: topic: unknown kind of problem {seed.topic!r}: {near(seed.topic, keys)}")
+    prompts = load_pack(profile_build.PACK).fingerprint()
+    settings = {"model": model, "temperature": profile_build.TEMPERATURE, "prompts": prompts}
+    ledger = Build(out, "profiles build", settings=settings)
+    ledger.input(*seeds)
+    steps = {name: ledger.step(name) for name in profile_build.STEPS}
+    with batch_of(model, out, "people") as batch:
+        kept, rejected, unbuilt = profile_build.build(people, batch, steps)
+    ledger.write(PROFILES, kept)
+    ledger.write(REJECTED, rejected)
+    ledger.write(UNBUILT, unbuilt)
+    ledger.finish(console)
+    to_console(table(check_profiles(kept), len(kept)), console)
+    exit_if_silent(unbuilt)

@@ -17,7 +17,7 @@ from core.records import HumanScore
 from core.rubrics import flat_rubric
 from core.tables import to_console
 from data_prep.cards.sheets import columns_of, refuse_to_overwrite
-from data_prep.played import load_played, played_text
+from data_prep.profiles import load_played, played_text
 from data_prep.scores import annotation, label_studio
 from data_prep.scores.annotation import Mode, ScoreSheets
 from data_prep.scores.annotator_agreement import agreement, agreement_table

@@ -17,13 +17,22 @@ from core.paths import IN_FILE, IN_PLACES
 from core.prompts import SUPPORTER_PAPER, PromptPack
 from core.records import Dialogue, Language, RoleCard
 from core.rows import CorpusReader
-from data_prep import published
 from data_prep.cards import load_cards
 from data_prep.commands.cards import CARDS
-from data_prep.profiles import Profile, personamem, sage
-from data_prep.published.checkout import BENCHMARKS, Checkout, escaped, write_pack
+from data_prep.profiles.published import (
+    PERSONAMEM,
+    SAGE,
+    find_personas,
+    find_sage,
+    personamem_profiles,
+    sage_dialogues,
+    sage_profiles,
+    sage_topics,
+)
+from data_prep.profiles.record import Profile
+from data_prep.published import BENCHMARKS, Checkout, esc_eval, escaped, write_pack
 from data_prep.published.comparison import NotCompared, PublishedPart, compare
-from data_prep.published.prompts import (
+from data_prep.published.esc_eval import (
     GREETING,
     INTERNLM2_CODE,
     JUDGE,
@@ -43,7 +52,7 @@ _NAMES = {SEEKER: "seeker's system message", GREETING: "greeting", JUDGE: "judge
 CLONE, INTERNLM2 = "esc_eval", "internlm2"  # the sources' names in --source
 _FILE = {"high cards": "cards", "test cards": "test_cards"}
 FILES = ("cards_*.jsonl", "test_cards_*.jsonl", "prompts/*", "prompts/en/*", "prompts/zh/*")
-_PUBLISHED, _PROFILES = (CLONE, INTERNLM2), (sage.NAME, personamem.NAME)
+_PUBLISHED, _PROFILES = (CLONE, INTERNLM2), (SAGE, PERSONAMEM)
 _SCORES = ("dialogues.jsonl", "scores.jsonl", "turn_scores.jsonl", "judgements.jsonl", "references.jsonl")
 
 
@@ -172,14 +181,14 @@ def _import_profiles(places: dict[str, str], build: Build) -> None:
     profiles: list[Profile] = []
     dialogues: list[Dialogue] = []
     for name, place in places.items():
-        if name == personamem.NAME:
-            files = personamem.find(Path(place))
-            profiles += [profile for file in files for profile in personamem.load_profiles(file)]
+        if name == PERSONAMEM:
+            files = find_personas(Path(place))
+            profiles += [profile for file in files for profile in personamem_profiles(file)]
         else:
-            file, results = sage.find(Path(place))
-            topics = {key: topic for path in results.values() for key, topic in sage.load_topics(path).items()}
-            profiles += sage.load_profiles(file, topics)
-            dialogues += [talk for supporter, path in results.items() for talk in sage.load_dialogues(path, supporter)]
+            file, results = find_sage(Path(place))
+            topics = {key: topic for path in results.values() for key, topic in sage_topics(path).items()}
+            profiles += sage_profiles(file, topics)
+            dialogues += [talk for supporter, path in results.items() for talk in sage_dialogues(path, supporter)]
             files = [file, *results.values()]
         build.input(*files)
     check_unique(", ".join(places.values()), (profile.id for profile in profiles), "profile ids")
@@ -201,7 +210,7 @@ def _import_clone(folder: Path, internlm2: Path | None, build: Build) -> None:
     """Write the cards, dialogues, verdicts and prompts of a clone, and how the prompts compare with its scripts. `internlm2` is
     the folder of internlm2-chat-7b as downloaded. Raises `UserError` for a folder without published files and for a wrong row
     of cards; malformed dialogues and scores are left out and printed with their place."""
-    clone = published.find_clone(folder)
+    clone = esc_eval.find_clone(folder)
     prompts = find_prompts(clone.scripts)
     if internlm2 is not None:
         prompts.judge_system = escaped(internlm2_system(internlm2))
@@ -218,12 +227,12 @@ def _import_clone(folder: Path, internlm2: Path | None, build: Build) -> None:
     dialogues = [
         dialogue
         for run in clone.results.values()
-        for dialogue in published.read_dialogues(run, cards.get(("test cards", run.language), []), reader)
+        for dialogue in esc_eval.read_dialogues(run, cards.get(("test cards", run.language), []), reader)
     ]
     _collect(build, reader, dialogues)
     ids = {dialogue.id for dialogue in dialogues}
     reader = CorpusReader(build.step("judgements"), tidy=False)
-    _collect(build, reader, [verdict for run in clone.scores.values() for verdict in published.read_scores(run, ids, reader)])
+    _collect(build, reader, [verdict for run in clone.scores.values() for verdict in esc_eval.read_scores(run, ids, reader)])
     files = pack_files(prompts)
     parts, reason = _compared(clone, cards, prompts, files)
     # Files whose prompts differed from the scripts in the comparison are not listed as published.
@@ -247,7 +256,6 @@ def _import_clone(folder: Path, internlm2: Path | None, build: Build) -> None:
 
 
 def _collect(build: Build, reader: CorpusReader, records: Sequence[BaseModel]) -> None:
-    """Write a reader's records to a file named after its step."""
     reader.step.kept = len(records)
     for problem in reader.problems:
         console.print(f"left out: {problem}")
@@ -256,12 +264,11 @@ def _collect(build: Build, reader: CorpusReader, records: Sequence[BaseModel]) -
 
 
 def _compared(
-    clone: published.Clone,
+    clone: esc_eval.Clone,
     cards: Mapping[tuple[str, Language], Sequence[RoleCard]],
     prompts: PublishedPrompts,
     files: Mapping[str, bytes],
 ) -> tuple[list[PublishedPart], str | None]:
-    """How the imported prompts compare with the scripts, or why they were not compared."""
     played: dict[Language, tuple[Path, Sequence[RoleCard]]] = {}
     for language in (language for kind, language in clone.cards if kind == "high cards"):
         key = ("test cards" if ("test cards", language) in cards else "high cards", language)

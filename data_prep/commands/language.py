@@ -95,11 +95,10 @@ def _wanted(code: str, rules: Rubric, pack: PromptPack) -> dict[str, str]:
 
 
 def _texts(text: str, path: Path) -> dict[str, str]:
-    return _leaves(parse_yaml(text, path) if path.suffix == ".yaml" else text)
+    return _leaves(parse_yaml(text, path)) if path.suffix == ".yaml" else {"": text.strip()}
 
 
 def _leaves(value: Any, above: str = "") -> dict[str, str]:
-    """Every text with its path: fluency.levels.0."""
     if not isinstance(value, Mapping):
         return {above: str(value).strip()}
     parts = [_leaves(part, f"{above}.{key}" if above else str(key)) for key, part in value.items()]

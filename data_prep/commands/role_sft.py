@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from rich.progress import Progress
 
 from core.errors import UserError, need_modules
 from core.files import CONFIGS, validated, write_text
@@ -26,13 +25,10 @@ from data_prep.role_play.mix import (
     CAUTIOUS,
     CAUTIOUS_OWN,
     GENERAL_PROMPTS,
-    STEPS,
-    STEPS_HELD,
     RoleSet,
     RoleSftConfig,
     build_set,
-    check_held_out,
-    check_quotas,
+    check_sources,
     prospects,
 )
 from data_prep.sources import SOURCES, parse_places, read_source, source_at
@@ -77,11 +73,9 @@ def role_sft(
     With --plan nothing is read or written: the table shows whether the quotas can be met, and the exit code is 1 if not.
     """
     places, valid_places = parse_places(source or []), parse_places(valid_source or [], "--valid-source")
-    for name in valid_places:
-        check_held_out(name)
     mix = read_yaml(config, RoleSftConfig, "role-play mix")
     mix = validated(RoleSftConfig, with_settings(mix.model_dump(), settings or [], RoleSftConfig), "--set")
-    check_quotas(mix, config, places)
+    check_sources(mix, config, places, valid_places)
     if plan:
         _print_plan(mix)
         return
@@ -101,9 +95,8 @@ def role_sft(
     for name, place in valid_places.items():
         held_out[name] = read_source(name, place, build, console)
         build.steps[-1].name += " (held out)"
-    with Progress(*Progress.get_default_columns(), console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("building", total=STEPS + STEPS_HELD * bool(held_out))
-        build.on_step = lambda name: bar.update(task, advance=1, description=name)
+    with console.status("building the set") as status:
+        build.on_step = status.update
         result = build_set(items, given_cards, evaluation, mix, seed, build, held_out)
     if not (result.train or result.valid) or (held_out and not (result.train and result.valid)):
         build.print_steps(console)
@@ -145,7 +138,6 @@ def _print_plan(mix: RoleSftConfig) -> None:
 
 
 def _print(result: RoleSet, mix: RoleSftConfig) -> None:
-    """Print the quotas and their shortfall."""
     heads = {"Source": "source", "Language": "language", "Quota": "quota", "Available": "dialogues", "Usable": "usable"}
     heads |= {"Taken": "taken", "Short": "short"}
     rows = [
@@ -170,7 +162,6 @@ def _cardless(result: RoleSet) -> list[str]:
 
 
 def _write_dataset(result: RoleSet, build: Build) -> None:
-    """OUT/dataset, for `datasets.load_from_disk`."""
     from datasets import Dataset, DatasetDict, disable_progress_bars
 
     disable_progress_bars()
@@ -191,7 +182,6 @@ def _write_data_card(
     sources: Sequence[Source],
     build: Build,
 ) -> None:
-    """Write README.md: the set's sources and rules, and how close it comes to the evaluation's cards."""
     source_of = {card.id: card.source for card in evaluation}
     scores: dict[str, list[float]] = defaultdict(list)
     for match in result.matches:
@@ -218,7 +208,6 @@ def _write_data_card(
 
 
 def _rows(result: RoleSet) -> list[dict[str, Any]]:
-    """A row per source and language of the set."""
     train = {example.id for example in result.train}
     rows = []
     for (source, language), group in group_by([*result.train, *result.valid], lambda e: (e.source, e.language)).items():

@@ -1,26 +1,31 @@
 """`sheet export` writes sheets that people fill in, and `sheet import` reads them back: marks of role cards, scores of
 dialogues, and decisions to keep or drop."""
 
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import typer
 
 from core.errors import UserError
 from core.files import check_unique
-from core.options import OutOption, SeedOption, choice, writes
+from core.ledger import Build
+from core.options import OutOption, SeedOption, choice, console, writes
 from core.paths import IN_FILE, IN_NAME, SHEET
 from core.records import RoleCard
 from core.verbs import Verbs
 from data_prep.cards import load_cards
-from data_prep.cards.sheets import columns_of
+from data_prep.cards.sheets import SheetChoice, SheetLayout, SheetRow, columns_of, read_filled, refuse_to_overwrite, write_both
 from data_prep.commands import card_sheets, dialogue_sheets
-from data_prep.commands.cards import CARDS, DROPPED
+from data_prep.commands.cards import CARDS, DROPPED, steps_of
 from data_prep.profiles import Profile, load_profiles
+from data_prep.profiles.check import check_profiles
+from data_prep.profiles.record import profile_text
 from data_prep.scores.annotation import REVIEW, Mode
 
 app = Verbs(no_args_is_help=True, help="Sheets that people fill in: export them, import what came back.")
+T = TypeVar("T", RoleCard, Profile)
 _NOTHING = "name the subject of the sheets: --cards, --profiles, --dialogues, or --dialogues with --gold"
 _SAMPLE, _EACH = 20, 2  # profiles drawn, and people who score each dialogue
 
@@ -124,13 +129,13 @@ def export(
             dialogue_sheets.export_scores(scored, annotator or [], _EACH if each is None else each, out, seed)
     elif cards and form != "keep":
         _only("two workers' sheets of role cards", given, "cards")
-        card_sheets.export_marks(_cards(cards), cards, out, seed)
+        card_sheets.export_marks(_loaded(cards, load_cards, "card"), cards, out, seed)
     elif cards:
         _only("cards that a person keeps or drops", given, "cards", "form")
-        card_sheets.export_keep_cards(_cards(cards), cards, out, seed)
+        export_keep_cards(_loaded(cards, load_cards, "card"), cards, out, seed)
     elif profiles:
         _only("profiles that a person keeps or drops", given, "profiles", "sample")
-        card_sheets.export_profiles(_profiles(profiles), profiles, sample or _SAMPLE, out, seed)
+        export_profiles(_loaded(profiles, load_profiles, "profile"), profiles, sample or _SAMPLE, out, seed)
     else:
         raise UserError(_NOTHING)
 
@@ -173,15 +178,15 @@ def import_(
         _only("sheets of dialogues", given, "dialogues", "cards", "profiles", "rubric", "mode")
         scored = dialogue_sheets.ScoredSheet(dialogues, rubric or "esc_eval_human", cards or [], profiles or [])
         dialogue_sheets.import_scores(scored, files, _mode(mode), out)
-    elif cards and not any("keep" in columns_of(path, card_sheets.CARD_SHEET.sheet) for path in files):
+    elif cards and not any("keep" in columns_of(path, CARD_SHEET.sheet) for path in files):
         _only("two workers' sheets of role cards", given, "cards", "mode")
-        card_sheets.import_marks(_cards(cards), cards, files, _mode(mode), out)
+        card_sheets.import_marks(_loaded(cards, load_cards, "card"), cards, files, _mode(mode), out)
     elif cards:
         _only("cards that a person keeps or drops", given, "cards")
-        card_sheets.import_kept_cards(_cards(cards), cards, files, out)
+        import_kept_cards(_loaded(cards, load_cards, "card"), cards, files, out)
     elif profiles:
         _only("profiles that a person keeps or drops", given, "profiles")
-        card_sheets.import_profiles(_profiles(profiles), profiles, files, out)
+        import_profiles(_loaded(profiles, load_profiles, "profile"), profiles, files, out)
     else:
         raise UserError(_NOTHING)
 
@@ -197,13 +202,105 @@ def _mode(mode: str | None) -> Mode:
     return choice("--mode", mode or "native", get_args(Mode))
 
 
-def _cards(paths: list[Path]) -> list[RoleCard]:
-    cards = [card for path in paths for card in load_cards(path)]
-    check_unique("--cards", (card.id for card in cards), "card ids")
-    return cards
+def _loaded(paths: list[Path], load: Callable[[Path], list[T]], what: str) -> list[T]:
+    records = [record for path in paths for record in load(path)]
+    check_unique(f"--{what}s", (record.id for record in records), f"{what} ids")
+    return records
 
 
-def _profiles(paths: list[Path]) -> list[Profile]:
-    profiles = [profile for path in paths for profile in load_profiles(path)]
-    check_unique("--profiles", (profile.id for profile in profiles), "profile ids")
-    return profiles
+# --- keep or drop ------------------------------------------------------------------------------------------------------------
+# Role cards between the model's filter and the annotation (third column of ESC-Eval's table 6), or a random sample of profiles
+# (EmoHarbor, appendix B).
+
+_REJECTED = "rejected by a person"
+_KEEP_CARD = ("language", "age", "gender", "occupation", "problem")
+CARD_SHEET = SheetLayout(
+    "cards", ("card_id", "keep", "note", *_KEEP_CARD, "category", "source"), ("keep", "note"), "card_id", "problem"
+)
+_PROFILE = ("profile_id", "language", "profile", "findings", "keep", "note")
+PROFILE_SHEET = SheetLayout("profiles", _PROFILE, ("keep", "note"), "profile_id", "profile")
+_KEEP_RULES = (
+    "yes: it tells what happened, to one person. no: feelings without an event, or contradictions.",
+    "yes：写明了一个人遇到的事。no：只有情绪没有事件，或前后不符。",
+)
+_PROFILE_RULES = (
+    "yes: one believable person, consistent, and nothing identifies a real person. no: anything else.",
+    "yes：一个可信的人，各部分对得上，看不出真实个人。no：其他情况。",
+)
+
+
+def export_keep_cards(cards: Sequence[RoleCard], files: Sequence[Path], out: Path, seed: int) -> None:
+    """Write a row per card, without an answer, to OUT/keep.csv and keep.xlsx."""
+    rows = []
+    for card in cards:
+        shown = {name: getattr(card, name) for name in (*_KEEP_CARD, "source")}
+        rows.append(shown | {"card_id": card.id, "category": " / ".join(card.category or ())})
+    _write_keep(CARD_SHEET, rows, _KEEP_RULES, files, out, seed)
+
+
+def export_profiles(profiles: Sequence[Profile], files: Sequence[Path], sample: int, out: Path, seed: int) -> None:
+    """Do the same for a seeded sample of the profiles, in the files' order, with the findings of the checks."""
+    places = random.Random(f"{seed}/profiles/inspect").sample(range(len(profiles)), min(sample, len(profiles)))
+    findings = check_profiles(profiles)
+    rows = []
+    for profile in (profiles[place] for place in sorted(places)):
+        problems = [f"{finding.field}: {finding.problem}" for finding in findings if finding.profile_id == profile.id]
+        row = {"profile_id": profile.id, "language": profile.language, "profile": profile_text(profile, profile.language)}
+        rows.append(row | {"findings": "\n".join(problems)})
+    _write_keep(PROFILE_SHEET, rows, _PROFILE_RULES, files, out, seed)
+
+
+def import_kept_cards(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Sequence[Path], out: Path) -> None:
+    """Sheets and cards → OUT/cards.jsonl and dropped.jsonl. Raises `UserError` for a card without a decision."""
+    keep = read_keep(sheets, CARD_SHEET, {card.id: card.problem for card in cards})
+    if undecided := [card.id for card in cards if card.id not in keep]:
+        listed = f"{', '.join(undecided[:3])} ({len(undecided)} cards without a decision)"
+        raise UserError(f"{', '.join(map(str, sheets))}: card_id: no row for {listed}")
+    build = Build(out, "sheet import")
+    build.input(*files, *sheets)
+    for language, step in steps_of(build, "human-filter", (card.language for card in cards)).items():
+        step.sieve([card for card in cards if card.language == language], lambda c: None if keep[c.id] else _REJECTED)
+    build.write(CARDS, [card for card in cards if keep[card.id]])
+    build.write(DROPPED, [card for card in cards if not keep[card.id]])
+    build.finish(console)
+
+
+def import_profiles(profiles: Sequence[Profile], files: Sequence[Path], sheets: Sequence[Path], out: Path) -> None:
+    """Sheets and profiles → OUT/profiles.jsonl without those that a person rejected."""
+    texts = {profile.id: profile_text(profile, profile.language) for profile in profiles}
+    keep = read_keep(sheets, PROFILE_SHEET, texts)
+    build = Build(out, "sheet import")
+    build.input(*files, *sheets)
+    inspected = [profile for profile in profiles if profile.id in keep]
+    build.step("inspected").sieve(inspected, lambda profile: None if keep[profile.id] else _REJECTED)
+    build.write("profiles.jsonl", [profile for profile in profiles if keep.get(profile.id, True)])
+    build.finish(console)
+
+
+def _write_keep(
+    layout: SheetLayout, rows: Sequence[Mapping[str, str]], rules: Sequence[str], files: Sequence[Path], out: Path, seed: int
+) -> None:
+    build = Build(out, "sheet export", seed)
+    refuse_to_overwrite(build, ["keep"])
+    build.input(*files)
+    choices = [SheetChoice("keep", 0, len(rows) - 1, "rules!$A$2:$A$3")]
+    extra = {"rules": [[line] for line in ("keep", "yes", "no", *rules)]}
+    for name in write_both(build.folder, "keep", layout, rows, choices, extra):
+        build.output(name, len(rows))
+    build.finish(console)
+
+
+def read_keep(paths: Sequence[Path], layout: SheetLayout, texts: Mapping[str, str]) -> dict[str, bool]:
+    """Whether to keep each card or profile in the sheets, by its id. `texts` maps the possible ids to the texts in the sheets.
+    Raises `UserError` with file, line and column for an unknown or doubled id, a text that has changed since, and a `keep` that
+    is neither yes nor no."""
+
+    def keep(_: str, row: SheetRow) -> bool:
+        word = row.cells["keep"].strip().lower()
+        if word not in ("yes", "no"):
+            raise row.fault("keep", "write yes or no" + (f", not {word[:40]!r}" if word else "; it is empty"))
+        return word == "yes"
+
+    sheets = [read_filled(path, layout, texts, layout.sheet.removesuffix("s"), keep) for path in paths]
+    check_unique(", ".join(map(str, paths)), (id for sheet in sheets for id in sheet), layout.sheet)
+    return {id: answer for sheet in sheets for id, answer in sheet.items()}

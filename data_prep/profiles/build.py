@@ -31,9 +31,9 @@ from data_prep.profiles.record import (
     Preferences,
     Profile,
     Text,
+    load_vocabulary,
     profile_text,
 )
-from data_prep.profiles.vocabulary import load_vocabulary
 from serve.answers import Reply
 from serve.batch import Batch
 

@@ -2,16 +2,16 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from core.errors import near
-from core.languages import PAPER_LANGUAGES
+from core.grouping import group_by
+from core.languages import PAPER_LANGUAGES, in_order
 from core.tables import Cell, Table
-from data_prep.profiles.record import Profile
-from data_prep.profiles.vocabulary import Vocabulary
-from data_prep.role_play.repeats import near_duplicates
+from data_prep.profiles.record import LEVELS, TRAITS, Mbti, Profile, load_vocabulary
+from data_prep.role_play.examples import near_duplicates
 
 Kind = Literal["wrong", "look", "missing"]
 REPEATS = 0.7  # shingle Jaccard from which a text counts as a rewording of another; below it, the search misses some
@@ -29,21 +29,20 @@ class ProfileFinding:
     problem: str
 
 
-def check_profiles(profiles: Sequence[Profile], vocabulary: Vocabulary) -> list[ProfileFinding]:
+def check_profiles(profiles: Sequence[Profile]) -> list[ProfileFinding]:
     """All findings, profile by profile in their order; texts are compared with earlier ones in the same language."""
-    findings = [ProfileFinding(profile.id, *problem) for profile in profiles for problem in _alone(profile, vocabulary)]
-    for name in ("counselling.problem", "scenario"):
-        for language in sorted({profile.language for profile in profiles}):
-            texts = [
-                (profile.id, text)
-                for profile in profiles
-                if profile.language == language
-                and (text := profile.scenario if name == "scenario" else profile.counselling.problem)
-            ]
-            earlier_places = near_duplicates([text for _, text in texts], REPEATS)
-            for (key, _), earlier in zip(texts, earlier_places, strict=True):
+    findings = [ProfileFinding(profile.id, *problem) for profile in profiles for problem in _alone(profile)]
+    texts: dict[str, Callable[[Profile], str]] = {
+        "counselling.problem": lambda profile: profile.counselling.problem,
+        "scenario": lambda profile: profile.scenario,
+    }
+    for name, text_of in texts.items():
+        for members in group_by(profiles, lambda profile: profile.language).values():
+            told = [profile for profile in members if text_of(profile)]
+            for profile, earlier in zip(told, near_duplicates([*map(text_of, told)], REPEATS), strict=True):
                 if earlier is not None:
-                    findings.append(ProfileFinding(key, "look", name, f"nearly repeats that of {texts[earlier][0]}"))
+                    problem = f"nearly repeats that of {told[earlier].id}"
+                    findings.append(ProfileFinding(profile.id, "look", name, problem))
     order = {profile.id: place for place, profile in enumerate(profiles)}
     return sorted(findings, key=lambda finding: order[finding.profile_id])
 
@@ -57,9 +56,9 @@ def table(findings: Sequence[ProfileFinding], profiles: int) -> Table:
     return Table("profile-findings", f"{profiles} profiles checked", ("Profile", "", "Field", "Finding"), tuple(rows), notes)
 
 
-def _alone(profile: Profile, vocabulary: Vocabulary) -> Iterator[tuple[Kind, str, str]]:
+def _alone(profile: Profile) -> Iterator[tuple[Kind, str, str]]:
     """The findings about a profile by itself: kind, field and problem."""
-    person, likes, case = profile.demographics, profile.preferences, profile.counselling
+    person, likes, case, vocabulary = profile.demographics, profile.preferences, profile.counselling, load_vocabulary()
     parts = profile.model_dump(include={"demographics", "preferences", "counselling"})
     fields = {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
     for name, value in {**fields, "scenario": profile.scenario}.items():  # the parts of equation 1, which has no name
@@ -83,3 +82,104 @@ def _alone(profile: Profile, vocabulary: Vocabulary) -> Iterator[tuple[Kind, str
     for scenario in vocabulary.scenarios:
         if scenario.key == case.scenario and person.age < scenario.youngest:
             yield "look", "counselling.scenario", f"{scenario.key} at {person.age} (expected from {scenario.youngest} on)"
+
+
+# --- who they are -----------------------------------------------------------------------------------------------------------
+
+_NOT_GIVEN = "not given"
+# Gender is free text; the plain words of both languages are counted together, all others as they are.
+_GENDERS = {"female": ("female", "woman", "女", "女性"), "male": ("male", "man", "男", "男性")}
+
+
+def tables(profiles: Sequence[Profile]) -> list[Table]:
+    """All tables, the summary first, with a row per value; only closed lists have rows for values that nobody has."""
+    closed = _closed_lists()
+    levels = [profile.preferences.big_five for profile in profiles if profile.preferences.big_five]
+    big_five: list[tuple[Cell, ...]] = [
+        (name, *(sum(getattr(result, trait) == level for result in levels) for level in LEVELS["en"]))
+        for trait, name in TRAITS["en"].items()
+    ]
+    note = f"{len(profiles) - len(levels)} of {len(profiles)} profiles have no Big Five."
+    return [
+        _summary(profiles),
+        _counted("gender", "Gender (figure 3)", profiles, _gender),
+        _counted("age", "Age (figures 3 and 8)", profiles, *closed["age groups"]),
+        _counted("mbti", "MBTI (figure 3)", profiles, *closed["MBTI types"]),
+        Table("profile-big-five", "Big Five (figure 3)", ("", *LEVELS["en"].values()), tuple(big_five), (note,)),
+        _counted("occupation", "Occupations (figure 3)", profiles, lambda profile: profile.demographics.occupation),
+        _counted("scenario", "Kinds of problem (figures 4 and 8)", profiles, *closed["kinds of problem"]),
+        _counted("nationality", "Nationality (figure 8)", profiles, lambda profile: profile.demographics.nationality),
+    ]
+
+
+def gaps(profiles: Sequence[Profile]) -> Iterator[str]:
+    """Age groups, MBTI types and kinds of problem that no profile of a language covers, a line each."""
+    by_language = group_by(profiles, lambda profile: profile.language)
+    scopes: dict[str, Sequence[Profile]] = {language: by_language[language] for language in in_order(by_language)}
+    scopes = {"all": profiles, **scopes} if len(scopes) > 1 else scopes
+    for what, (value, wanted) in _closed_lists().items():
+        for scope, members in scopes.items():
+            values = set(map(value, members))
+            if missing := [name for name in wanted if name not in values]:
+                yield f"{scope}: no profile with {len(missing)} of {len(wanted)} {what}: {', '.join(missing)}"
+
+
+def _languages(profiles: Sequence[Profile]) -> list[str]:
+    return in_order([*PAPER_LANGUAGES, *(profile.language for profile in profiles)])
+
+
+def _closed_lists() -> dict[str, tuple[Callable[[Profile], str], Sequence[str]]]:
+    """The fields with a fixed list of values: how to get a profile's value ("" for none), and the list."""
+    vocabulary = load_vocabulary()
+
+    def age_group(profile: Profile) -> str:
+        group = vocabulary.age_group(profile.demographics.age)
+        return group.en if group else ""
+
+    return {
+        "age groups": (age_group, [group.en for group in vocabulary.age_groups]),
+        "MBTI types": (lambda profile: profile.preferences.mbti or "", get_args(Mbti)),
+        "kinds of problem": (
+            lambda profile: vocabulary.label(profile.counselling.scenario or "", "en"),
+            [scenario.en for scenario in vocabulary.scenarios],
+        ),
+    }
+
+
+def _gender(profile: Profile) -> str:
+    text = profile.demographics.gender.strip().lower()
+    return next((name for name, words in _GENDERS.items() if text in words), text)
+
+
+def _counted(
+    key: str, title: str, profiles: Sequence[Profile], value: Callable[[Profile], str], closed: Sequence[str] = ()
+) -> Table:
+    """The values of a closed list in its order, then other values by frequency, then "not given"."""
+    counted = Counter((value(profile) or _NOT_GIVEN, column) for profile in profiles for column in (profile.language, "All"))
+    others = {name for name, _ in counted} - set(closed) - {_NOT_GIVEN}
+    names = [*closed, *sorted(others, key=lambda name: (-counted[name, "All"], name))]
+    names += [_NOT_GIVEN] if counted[_NOT_GIVEN, "All"] else []
+    columns = (*_languages(profiles), "All")
+    rows: list[tuple[Cell, ...]] = [(name, *(counted[name, column] for column in columns)) for name in names]
+    return Table(f"profile-{key}", title, ("", *columns), tuple(rows))
+
+
+def _summary(profiles: Sequence[Profile]) -> Table:
+    scopes = [[profile for profile in profiles if profile.language == language] for language in _languages(profiles)]
+    values = {name: value for name, (value, _) in _closed_lists().items()}
+    counted: tuple[tuple[str, Callable[[Profile], str], int | None], ...] = (
+        ("Profiles", lambda profile: profile.id, 100),
+        ("Occupations", lambda profile: profile.demographics.occupation, 28),
+        ("MBTI types", values["MBTI types"], 16),
+        ("Kinds of problem", values["kinds of problem"], 16),
+        ("Age groups", values["age groups"], None),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (name, *(len({value(profile) for profile in members} - {""}) for members in (*scopes, profiles)), paper)
+        for name, value, paper in counted
+    ]
+    notes = (
+        "Paper: section 2.1, its Chinese set. It names only four of its sixteen kinds of problem.",
+        "Figure 8 also counts emotional states; here they are free text, which is not counted.",
+    )
+    return Table("profile-summary", "Profiles", ("", *_languages(profiles), "All", "Paper"), tuple(rows), notes)

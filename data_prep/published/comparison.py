@@ -19,8 +19,7 @@ from core.prompts import PromptPack, chat, greeting, seeker_system, supporter_sy
 from core.records import Dialogue, Language, Message, RoleCard, Turn
 from core.rubrics import load_rubric
 from core.specs import Sampling, load_spec, model_names
-from data_prep.published import MARKED, turn_of
-from data_prep.published.prompts import DIMENSIONS, PublishedPrompts
+from data_prep.published.esc_eval import DIMENSIONS, MARKED, PublishedPrompts, turn_of
 
 SAMPLES = 2  # dialogues per language
 Call = Mapping[str, Any]  # model, messages, options, adapter, reply
@@ -153,7 +152,6 @@ def _judge(calls: Sequence[Call], pack: PromptPack, dialogues: Sequence[Sequence
 
 
 def _difference(script: Sequence[Message], own: Sequence[Message]) -> str | None:
-    """The first difference between two lists of messages."""
     if len(script) != len(own):
         return f"{len(script)} messages in the script, {len(own)} here"
     for number, (theirs, ours) in enumerate(zip(script, own, strict=True)):

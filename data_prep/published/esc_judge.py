@@ -1,18 +1,14 @@
 """ESC-Judge (Madani and Srihari, EMNLP 2025): roles, criteria and prompts of a clone of the published repository."""
 
-import ast
 import math
 import re
 
-import yaml
 from pydantic import BaseModel, ConfigDict, RootModel
 
-from core.errors import UserError
-from core.files import read_object, read_placed, validated, write_text
+from core.files import read_object, read_placed, validated
 from core.ledger import Build
 from core.records import RoleCard
-from core.rubrics import Rubric
-from data_prep.published.checkout import Checkout, escaped, pack_of, template_of_format, write_pack
+from data_prep.published import Checkout, escaped, pack_of, template_of_format, write_pack, write_rubric
 
 NAME = "esc_judge"
 _CHAT, _JUDGE, _CRITERIA = "langchain_persona_based_chat.py", "data/ESEval-multidim-cot.txt", "data/exploration_rubric3.jsonl"
@@ -34,16 +30,9 @@ def import_esc_judge(clone: Checkout, build: Build) -> None:
     roles = [clone.file("data/roles-v1.json"), clone.file("data/roles-v2.json"), clone.file("data/generated_personas.json")]
     supporters = sorted((clone.folder / "data").glob("emotional_supporter_*.txt"))
     build.input(*roles, *supporters, *(clone.file(name) for name in (_CHAT, _JUDGE, _CRITERIA)))
-    texts: dict[str, str] = {}
-    for node in ast.walk(clone.code(_CHAT)):
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(text))):
-                texts[name] = text
-    if missing := {"SEEKER_PROMPT_TEMPLATE", "last_question"} - texts.keys():
-        raise UserError(f"{clone.file(_CHAT)}: no text is named {min(missing)}")
     templates = {
-        "seeker_system.j2": template_of_format(texts["SEEKER_PROMPT_TEMPLATE"]),
-        "greeting.txt": escaped(texts["last_question"]),
+        "seeker_system.j2": template_of_format(clone.constant(_CHAT, "SEEKER_PROMPT_TEMPLATE")),
+        "greeting.txt": escaped(clone.constant(_CHAT, "last_question")),
         "judge_pairs.j2": _FIELDS + template_of_format(clone.text(_JUDGE)),
     }
     for path in supporters:
@@ -59,13 +48,7 @@ def import_esc_judge(clone: Checkout, build: Build) -> None:
         ]
         build.step(path.stem, len(cards))
         build.write(f"cards_{path.stem.replace('-', '_')}.jsonl", cards)
-    rubric = _rubric(clone)
-    write_text(build.folder / "rubric.yaml", yaml.safe_dump(rubric, allow_unicode=True, sort_keys=False, width=120))
-    build.output("rubric.yaml")
-
-
-def _rubric(clone: Checkout) -> dict[str, object]:
-    """The criteria as dimensions on which a dialogue wins, ties or loses; the three stages have equal weight."""
+    # The criteria are dimensions on which a dialogue wins, ties or loses; the three stages have equal weight.
     path = clone.file(_CRITERIA)
     stages = validated(_Stages, read_object(path, "criteria"), path).root
     most = math.lcm(*(len(criteria) for criteria in stages.values()))
@@ -77,6 +60,5 @@ def _rubric(clone: Checkout) -> dict[str, object]:
         for label, about in criteria.items()
     }
     levels = {"levels": {"lost": 0, "tied": 0.5, "won": 1}}
-    rubric: dict[str, object] = {"name": NAME, "source": "ESC-Judge, criteria", "scale": levels, "dimensions": dimensions}
-    validated(Rubric, rubric, path)
-    return rubric
+    rubric = {"name": NAME, "source": "ESC-Judge, criteria", "scale": levels, "dimensions": dimensions}
+    write_rubric(build, rubric, path)

@@ -3,7 +3,6 @@
 A case: {prompt_id, prompt: [{role, content}], rubrics: [{criterion, points, tags}], example_tags}.
 """
 
-import ast
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -16,7 +15,7 @@ from core.ledger import Build
 from core.records import Identifier, Role, Turn
 from core.rows import RowModel, read_table
 from core.rubrics import Criterion
-from data_prep.published.checkout import Checkout, escaped, pack_of, write_pack
+from data_prep.published import Checkout, escaped, pack_of, write_pack
 
 
 class CaseMessage(RowModel):
@@ -96,20 +95,8 @@ def some_of(cases: Mapping[str, Case], only: str) -> list[Case]:
 def import_healthbench(clone: Checkout, build: Build) -> None:
     """The prompts of a clone of simple-evals as a pack for paper mode: the grader's, and the system message that the script's
     sampler puts before every chat, of supporter and grader alike."""
-    grader = _constant(clone, "healthbench_eval.py", "GRADER_TEMPLATE")
-    system = escaped(_constant(clone, "sampler/chat_completion_sampler.py", "OPENAI_SYSTEM_MESSAGE_API"))
-    question = escaped(grader).replace("<<conversation>>", "{{ transcript }}").replace("<<rubric_item>>", "{{ item }}")
+    grader = escaped(clone.constant("healthbench_eval.py", "GRADER_TEMPLATE"))
+    system = escaped(clone.constant("sampler/chat_completion_sampler.py", "OPENAI_SYSTEM_MESSAGE_API"))
+    question = grader.replace("<<conversation>>", "{{ transcript }}").replace("<<rubric_item>>", "{{ item }}")
     files = {"judge_criteria.j2": question, "judge_system.j2": system, "supporter_system.j2": system}
     write_pack(build, pack_of({f"en/{name}": text for name, text in files.items()}))
-
-
-def _constant(clone: Checkout, script: str, name: str) -> str:
-    """The text that a script assigns to a name, perhaps with `.strip()`."""
-    for node in clone.code(script).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
-            match node.value:
-                case ast.Constant(value=str(text)):
-                    return text
-                case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="strip"), args=[]):
-                    return text.strip()
-    raise UserError(f"{clone.file(script)}: no text called {name}: give a clone of simple-evals as it was published")

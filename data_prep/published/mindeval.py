@@ -19,7 +19,7 @@ from core.files import read_placed, validated
 from core.grouping import exact_mean
 from core.ledger import Build
 from core.records import Dialogue, HumanScore, Identifier, RoleCard, System, Turn
-from data_prep.published.checkout import Checkout, escaped, pack_of, write_pack
+from data_prep.published import Checkout, escaped, pack_of, write_pack
 
 NAME = "mindeval"
 QUESTIONS = {
@@ -101,7 +101,6 @@ def _templates(clone: Checkout) -> dict[str, str]:
 
 
 def _template(text: str, where: str) -> str:
-    """A text for `string.Template` as a Jinja template. Raises `UserError` for a $ that begins no field."""
     parts, end = [], 0
     for match in string.Template.pattern.finditer(text):
         field = match["named"] or match["braced"]
@@ -138,7 +137,6 @@ def _card(row: _Member, place: int) -> RoleCard:
 
 
 def _dialogue(where: str, row: _ByExperts) -> Dialogue:
-    """A rated dialogue; its `fields` have the member's attributes for the judge."""
     turns = [{"role": _ROLES.get(message["role"], message["role"]), "text": message["content"]} for message in row.messages]
     identity = {"id": f"{NAME}-{row.id}", "source": NAME, "source_id": row.id, "supporter": row.model.rpartition("/")[2]}
     content = {"language": "en", "turns": turns, "fields": _details(row.member_attributes)}

@@ -81,8 +81,6 @@ class Options(argparse.ArgumentParser):
 
 
 def _models(calls: Calls) -> dict[str, Any]:
-    """transformers and peft."""
-
     class Tokenizer(Thing):
         def apply_chat_template(self, messages: list[dict[str, str]], **options: Any) -> Any:
             calls.shown = [dict(message) for message in messages]
@@ -125,7 +123,6 @@ def _models(calls: Calls) -> dict[str, Any]:
 
 
 def _modules(calls: Calls, files: Mapping[str, str]) -> dict[str, Any]:
-    """Every module that a script may import."""
     path = SimpleNamespace(exists=lambda place: False, isdir=lambda place: True, join=posixpath.join)
     functions = {"makedirs": lambda *a, **k: None, "mkdir": lambda *a, **k: None}
     system = SimpleNamespace(listdir=lambda place=".": sorted(files), path=path, environ={}, **functions)
@@ -139,7 +136,6 @@ def _modules(calls: Calls, files: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _check(tree: ast.AST) -> None:
-    """Raise `RefusedCode` for a way out of the sandbox."""
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(attr=name) | ast.Name(id=name) | ast.alias(name=name):

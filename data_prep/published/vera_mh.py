@@ -8,7 +8,7 @@ or a row per dimension with a column per level (the frozen RFC branch). A tree i
 import ast
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
@@ -16,18 +16,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from core.errors import UserError
-from core.files import check_unique, validated, write_text
+from core.files import check_unique, validated
 from core.ledger import Build
 from core.options import console
 from core.people_tables import Faults, csv_records
 from core.records import RoleCard
 from core.rows import dict_rows
-from core.rubrics import Rubric
 from core.scales import END
-from data_prep.published.checkout import Checkout, escaped, pack_of, template_of_code, write_pack
+from data_prep.published import Checkout, assigned, escaped, pack_of, template_of_code, write_pack, write_rubric
 
 NAME, RISK = "vera_mh", "Current Risk Level"
 LEVELS = ("damaging", "neutral", "best_practice")
@@ -54,10 +51,7 @@ def import_vera_mh(clone: Checkout, build: Build) -> None:
     forms = {"": _tree(rows, path), "_paper": _tree(rows, path, paper=True)} if tree else {"": _flat(rows, path)}
     for form, written in forms.items():
         source = {"name": f"{NAME}{form}", "source": f"VERA-MH at {clone.commit}; licence: {clone.licence}"}
-        validated(Rubric, source | written, path)
-        text = yaml.safe_dump(source | written, sort_keys=False, allow_unicode=True, width=120)
-        write_text(build.folder / f"rubric{form}.yaml", text)
-        build.output(f"rubric{form}.yaml")
+        write_rubric(build, source | written, path, f"rubric{form}.yaml")
     build.input(*(clone.folder / "data").glob("*"))
     build.step("personas", len(cards))
     build.step("questions" if tree else "dimensions", len(forms[""]["questions" if tree else "dimensions"]))
@@ -177,12 +171,14 @@ def prompts_of(clone: Checkout, columns: Sequence[str], tree: bool) -> dict[str,
     simulator = clone.code("generate_conversations/conversation_simulator.py")
     runner = clone.code("generate_conversations/runner.py")
     signals = [text for name in ("termination_signals", "ending_patterns") for text in _texts(simulator, name)]
-    defaults = (node.args[1] for node in ast.walk(runner) if isinstance(node, ast.Call) and _asks_for(node, "system_prompt"))
-    form = "tree" if tree else "joint"
-    request = next(
-        (node for node in _values(clone.code("judge/llm_judge.py"), "prompt") if isinstance(node, ast.JoinedStr)),
-        ast.Constant(""),
+    calls = (node for node in ast.walk(runner) if isinstance(node, ast.Call) and len(node.args) == 2)
+    defaults = (
+        call.args[1]  # of ….get("system_prompt", default)
+        for call in calls
+        if getattr(call.func, "attr", "") == "get" and getattr(call.args[0], "value", "") == "system_prompt"
     )
+    form, requests = "tree" if tree else "joint", assigned(clone.code("judge/llm_judge.py"), "prompt")
+    request = next((node for node in requests if isinstance(node, ast.JoinedStr)), ast.Constant(""))
     templates = {
         "seeker_system.j2": clone.template(persona, columns, "card.details"),
         "opening.txt": escaped(next(iter(_texts(simulator, "current_message")), "")),
@@ -215,7 +211,7 @@ def _transcript(summary: ast.AST, runner: ast.AST) -> str:
         return ""
     names = json.dumps(dict(zip(("seeker", "supporter"), speakers, strict=False)))
     line = f"{{{{ {names}[turn.role] }}}} {{{{ turn.text }}}}{{{{ '\\n' if loop.last else '\\n\\n' }}}}"
-    short, call = "", next(_values(runner, "model_short"), None)
+    short, call = "", next(assigned(runner, "model_short"), None)
     while isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
         short, call = f"|replace({', '.join(map(ast.unparse, call.args))}){short}", call.func.value
     closing = (node for node in ast.walk(summary) if isinstance(node, ast.JoinedStr) and "{speaker_name}" in ast.unparse(node))
@@ -268,21 +264,7 @@ def _joint_system(clone: Checkout) -> str:
     return "".join(added(method.body, {}) for method in methods if method.name == "_get_judge_system_prompt")
 
 
-def _values(tree: ast.AST, name: str) -> Iterator[ast.expr]:
-    """What is assigned to a name, or to an attribute of that name."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if any(name in (getattr(target, "id", ""), getattr(target, "attr", "")) for target in targets):
-                yield node.value
-
-
 def _texts(tree: ast.AST, name: str) -> list[str]:
     """The constant texts that are assigned to a name, alone or in a list or set."""
-    items = (item for value in _values(tree, name) for item in getattr(value, "elts", [value]))
+    items = (item for value in assigned(tree, name) for item in getattr(value, "elts", [value]))
     return [item.value for item in items if isinstance(item, ast.Constant) and isinstance(item.value, str)]
-
-
-def _asks_for(call: ast.Call, key: str) -> bool:
-    """Whether a call is `….get(key, default)`."""
-    return getattr(call.func, "attr", "") == "get" and len(call.args) == 2 and getattr(call.args[0], "value", "") == key

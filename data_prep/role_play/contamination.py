@@ -40,11 +40,11 @@ from core.languages import PAPER_LANGUAGES, counts
 from core.ledger import BuildStep
 from core.records import Dialogue, Identifier, Language, Number, Record, RoleCard, RolePlay, SupportDialogue, Whole
 from core.rows import CorpusReader
-from data_prep.bundled import BUNDLED
+from data_prep import BUNDLED
 from data_prep.line_checks import terms
 from data_prep.role_play.examples import RoleExample
 from data_prep.scores.synthetic import load_bases
-from data_prep.sources import generic
+from data_prep.sources import is_generic, own_dialogues, own_header
 
 THRESHOLD = 1.0
 # (Dialogues, lowest, highest): the share of ESC-Eval's cards flagged among at least so many dialogues that are not their
@@ -189,9 +189,9 @@ def _overlaps(queries: Sequence[set[str]], texts: Sequence[str], language: Langu
 def read_documents(path: Path) -> list[Document]:
     """The dialogues of a file of role-play examples, Dialogues or SupportDialogues, or of the user's own corpus. Raises
     `UserError` with file, line and field at the first line in another form, and for an empty file."""
-    if generic.is_generic(path):
-        source = generic.header(path).source
-        dialogues = list(generic.dialogues(path, CorpusReader(BuildStep("read"), strict=True)))
+    if is_generic(path):
+        source = own_header(path).source
+        dialogues = list(own_dialogues(path, CorpusReader(BuildStep("read"), strict=True)))
         if not dialogues:
             raise UserError(f"data file is empty: {path}")
         return [(f"{source}-{item.id}", item.language, "\n".join(text for _, text in item.said)) for _, item in dialogues]

@@ -28,17 +28,14 @@ from core.rows import CorpusItem
 from core.settings import Settings
 from data_prep.cards.heuristic import card_of_situation, heuristic_card
 from data_prep.role_play.contamination import Document, Match, link
-from data_prep.role_play.examples import Draft, RoleExample, TokenCounter, fit, role_play_draft, support_draft
-from data_prep.role_play.repeats import apart, distinct
-from data_prep.sources import SOURCES
-from data_prep.sources.generic import NAME as GENERIC
+from data_prep.role_play.examples import Draft, RoleExample, TokenCounter, apart, distinct, fit, role_play_draft, support_draft
+from data_prep.sources import GENERIC, SOURCES
 
 GENERAL_PROMPTS = "role_play"
 # Below the detector's THRESHOLD (1.0), which excludes doubtful cases: of the dialogues that ESConv's own cards match, some with
 # 0.8 to 1.0 are clearly the source. Dropping a dialogue too many costs little here.
 CAUTIOUS, CAUTIOUS_OWN = 0.9, 0.8
 _MADE_FROM = {"psyqa": "smile"}  # SmileChat was written from PsyQA's questions
-STEPS, STEPS_HELD = 6, 3  # of build_set, and further ones with a held-out corpus
 # Others describe the dialogue afterwards (ESCoT's annotation, ExTES's description), or give their seekers no situation.
 BEFORE_CHAT = ("esconv", "esconv_failed", "esconv_multi", "bundled_support")
 LEAST_HELD = 2  # turns: a line and an answer are the shortest possible example
@@ -84,18 +81,14 @@ class RoleSftConfig(Settings):
         return self
 
 
-def check_held_out(name: str) -> None:
-    """Raise `UserError` for a corpus whose cards may reveal the dialogue's own lines."""
-    if name not in BEFORE_CHAT:
+def check_sources(config: RoleSftConfig, file: Path, sources: Collection[str], held_out: Iterable[str]) -> None:
+    """Raise `UserError` for a quota of an unknown corpus or of a language that it lacks, and for a held-out corpus whose cards
+    may reveal its lines. `file` is the config's, `sources` are the names of the corpora to read, including the user's own."""
+    if unfit := [name for name in held_out if name not in BEFORE_CHAT]:
         raise UserError(
-            f"--valid-source: {name}: as far as we know its seekers wrote no situation before the chat, so its cards may "
+            f"--valid-source: {unfit[0]}: as far as we know its seekers wrote no situation before the chat, so its cards may "
             f"reveal the scored lines; hold out one of {', '.join(BEFORE_CHAT)}"
         )
-
-
-def check_quotas(config: RoleSftConfig, file: Path, sources: Collection[str]) -> None:
-    """Raise `UserError` for a quota of an unknown corpus or of a language that it lacks. `file` is the config's, `sources` are
-    the names of the corpora to read, including the user's own."""
     for quota in config.quotas:
         if quota.source in sources and quota.source not in SOURCES:
             continue
@@ -194,7 +187,6 @@ def _by_source(drafts: Iterable[Draft]) -> Counter[tuple[str, Language]]:
 
 
 def _by_dialogue(cards: Sequence[RoleCard], items: Sequence[CorpusItem], build: Build) -> CardsBySource:
-    """Cards by the dialogue that they were made from: source and source id."""
     check_unique("--cards", (f"{card.source}/{card.source_id or card.id}" for card in cards), "cards of one dialogue")
     by_dialogue = {(card.source, card.source_id): card for card in cards}
     dialogues = {(i.dialogue.source, i.dialogue.source_id) for i in items if isinstance(i, SupportDialogue)}

@@ -12,13 +12,15 @@ import math
 import random
 import re
 from collections import defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Literal
+
+from pydantic import Field
 
 from core.errors import UserError, at
 from core.files import CONFIGS, digest, write_text
@@ -27,10 +29,11 @@ from core.languages import in_order, of, words
 from core.ledger import BuildStep
 from core.names import number as number_in
 from core.people_tables import Faults, changed_cell
-from core.records import Dialogue, HumanScore, Language
+from core.records import Dialogue, HumanScore, Identifier, Language, Number
+from core.rows import RowModel, read_table
 from core.rubrics import Rubric, Scale
 from core.settings import load_yaml
-from data_prep.cards.sheets import SheetChoice, SheetLayout, SheetRow, read_filled, write_both
+from data_prep.cards.sheets import SheetChoice, SheetLayout, SheetRow, read_filled, write_both, write_csv
 from data_prep.scores.human import human_score
 
 Mode = Literal["native", "paper"]
@@ -48,7 +51,6 @@ Texts = Mapping[str, str]  # dialogue id → who its seeker is meant to be
 
 @cache
 def _wording() -> dict[str, dict[Language, str]]:
-    """The wording of sheets, apart from the rubric's own rules."""
     return load_yaml(CONFIGS / "score_sheets.yaml", "wording of score sheets")  # type: ignore[no-any-return]
 
 
@@ -293,3 +295,44 @@ def settle(scores: Sequence[HumanScore], reviewed: Sequence[HumanScore], open_it
             continue
         accepted.append(group[0].model_copy(update={"annotator": ACCEPTED, "value": value}))
     return Settled(accepted, {dialogue: tuple(dimensions) for dialogue, dimensions in waiting.items()})
+
+
+# --- weights of the dialogues drawn -----------------------------------------------------------------------------------------
+
+WEIGHTS = "weights.csv"  # beside the dialogues that were drawn, and beside their scores by people
+BEFORE = "weights_before.csv"  # beside the dialogues of a further round: weights of those scored before
+
+
+class SampleWeight(RowModel):
+    """A row of weights.csv."""
+
+    dialogue_id: Identifier
+    chance: Number = Field(gt=0)
+    weight: Number = Field(gt=0)
+
+
+def write_weights(path: Path, weights: Mapping[str, float]) -> int:
+    """Write weights.csv (dialogue, chance, weight) from dialogue → 1 / chance. Returns the number of rows."""
+    rows = [{"dialogue_id": id, "chance": repr(1 / weight), "weight": repr(weight)} for id, weight in weights.items()]
+    write_csv(path, ("dialogue_id", "chance", "weight"), rows)
+    return len(rows)
+
+
+def read_weights(paths: Iterable[Path]) -> dict[str, float]:
+    """Dialogue → weight. Raises `UserError` with file and line for malformed rows and repeated dialogues."""
+    weights: dict[str, float] = {}
+
+    def each(where: str, row: SampleWeight) -> None:
+        if row.dialogue_id in weights:
+            raise UserError(f"{where}: dialogue_id: {row.dialogue_id} is there twice")
+        weights[row.dialogue_id] = row.weight
+
+    for path in paths:
+        read_table(path, SampleWeight, "weights", each)
+    return weights
+
+
+def weights_beside(files: Iterable[Path]) -> list[Path]:
+    """The weights.csv files in the folders of these files."""
+    folders = dict.fromkeys(path.parent for path in files)
+    return [folder / WEIGHTS for folder in folders if (folder / WEIGHTS).exists()]

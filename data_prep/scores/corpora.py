@@ -34,8 +34,6 @@ _JUDGES = {"gpt": "gpt-4o", "claude": "claude-3.7-sonnet", "gemini": "gemini-2.5
 
 
 class _Rated(SpokenLine):
-    """An utterance with the seeker's rating, under the field names of the three published forms."""
-
     rating: Score = Field(
         default=None, validation_alias=AliasChoices("rating", "feedback", AliasPath("annotation", "feedback"))
     )
@@ -247,8 +245,6 @@ def _rater(
 
 
 class _JudgedCriterion(RowModel):
-    """A row of the meta-evaluation: one criterion of one answer, and the physicians' verdicts."""
-
     prompt_id: Identifier
     completion_id: Identifier
     prompt: Prompt

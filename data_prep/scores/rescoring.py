@@ -81,7 +81,6 @@ def contested(scores: Sequence[HumanScore], mode: Mode = "native") -> Contested:
 def _first_round(
     scores: Sequence[HumanScore], mode: Mode
 ) -> Iterator[tuple[tuple[str, str], list[HumanScore], tuple[str, ...] | None]]:
-    """(dialogue, dimension), its scores, and who must score again (`who_again`)."""
     for score in scores:
         if score.turn is not None:
             raise UserError(f"dialogue {score.dialogue_id}: turn {score.turn}: only scores of whole dialogues are rescored")

@@ -20,7 +20,7 @@ from core.files import read_jsonl
 from core.languages import PAPER_LANGUAGES, words
 from core.records import Dialogue, HumanScore, Language, Record, Turn, dialogue_id
 from core.settings import load_yaml
-from data_prep.bundled import BUNDLED
+from data_prep import BUNDLED
 from data_prep.scores.human import human_score
 from data_prep.scores.synthetic_rules import ASPECTS, Aspect, LabelledPart, SyntheticReply, score
 
@@ -131,7 +131,6 @@ class _Draft:
 def _assemble(
     base: SyntheticBase, others: Sequence[SyntheticBase], pools: Pools, plan: DialoguePlan, rng: random.Random
 ) -> list[SyntheticReply]:
-    """Replies according to a plan, as far as the base's material allows."""
     draft = _Draft(base, plan, rng)
     astray = rng.sample(range(5), plan.astray)
     draft.home = [i for i in range(5) if i not in astray]
@@ -197,7 +196,6 @@ def _pad(draft: _Draft, target: float) -> None:
 
 
 def _order(draft: _Draft, pools: Pools) -> list[SyntheticReply]:
-    """Order the parts, format replies as lists, and cut replies off."""
     plan, rng = draft.plan, draft.rng
     # Lists go to replies with enough parts and no machine phrase, so that traces spread over replies.
     by_fitness = sorted(

@@ -1,4 +1,13 @@
-"""Corpora by name: `read_source` reads one in its published file format into records; `draw` takes a quota."""
+"""Corpora by name: `read_source` reads one in its published file format into records; `draw` takes a quota.
+
+The user's own corpus (`generic`) is JSON lines, of which the first names it and each further one is a dialogue:
+
+    {"source": "helpline", "licence": "CC BY 4.0", "about": "chats of a student helpline, anonymised"}
+    {"id": "1", "language": "en", "turns": [{"role": "seeker", "text": "…"}, {"role": "supporter", "text": "…"}]}
+
+With `"kind": "role_play"` in the first line the dialogues are general role play: `character`, `persona`, `scene` and
+`lines` of {name, text}. `--source generic=FILE` reads it; elsewhere the corpus has the name in its first line.
+"""
 
 import random
 import re
@@ -6,19 +15,125 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from rich.console import Console
 
 from core.errors import UserError, near, need_modules, say
-from core.files import CONFIGS, check_unique
+from core.files import CONFIGS, check_unique, explain, first_object, json_line, numbered_lines
 from core.ledger import Build, BuildStep
 from core.options import name_and_value
-from core.records import SupportDialogue
-from core.rows import MALFORMED, CorpusFacts, CorpusItem, CorpusReader, ReadCorpus, Source
+from core.records import Language, Role, SupportDialogue
+from core.rows import MALFORMED, CorpusFacts, CorpusItem, CorpusReader, CorpusRow, ReadCorpus, Source
 from core.settings import Settings, read_yaml
-from data_prep.sources import generic
+from data_prep.sources.play import play
+from data_prep.sources.posts import post
+from data_prep.sources.support import support_dialogue
+
+GENERIC = "generic"
+_FIRST_LINE = 'the first line names the corpus: {"source": "my_corpus", "licence": "CC BY 4.0"}'
+
+Said = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Id = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+class _Form(BaseModel):
+    """Unknown fields are errors here: in a published corpus they may be noise, in the user's own a misspelling loses data."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+
+
+class Header(_Form):
+    """The first line: the corpus's name (its records, quotas and the data card use it), licence, kind, and what it is."""
+
+    source: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=60)]
+    licence: Said
+    kind: Literal["support", "role_play"] = "support"
+    about: Said = "own corpus"
+
+
+class _Turn(_Form):
+    role: Role
+    text: str
+
+
+class Support(_Form):
+    """A dialogue of a seeker and a supporter, and further facts about the seeker."""
+
+    id: Id
+    language: Language
+    turns: Annotated[list[_Turn], Field(min_length=1)]
+    situation: str = ""
+    problem: str = ""
+    emotion: str = ""
+    age: str = ""
+    gender: str = ""
+    occupation: str = ""
+
+    @property
+    def said(self) -> list[tuple[Role, str]]:
+        return [(turn.role, turn.text) for turn in self.turns]
+
+
+class _Line(_Form):
+    name: Said
+    text: str
+
+
+class Play(_Form):
+    """A role-play dialogue; lines under the name of `character` are the played character's."""
+
+    id: Id
+    language: Language
+    character: Said
+    lines: Annotated[list[_Line], Field(min_length=1)]
+    persona: str = ""
+    scene: str = ""
+
+    @property
+    def said(self) -> list[tuple[str, str]]:
+        return [(line.name, line.text) for line in self.lines]
+
+
+def own_header(path: Path) -> Header:
+    """The first line of a corpus file. Raises `UserError` with line and field for a file without one."""
+    number, line = next(numbered_lines(path, "corpus file"), (1, b""))
+    try:
+        return Header.model_validate(json_line(line) if number == 1 else None)
+    except (UserError, ValidationError) as error:
+        raise UserError(f"{path}:1: {explain(error)}; {_FIRST_LINE}") from None
+
+
+def is_generic(path: Path) -> bool:
+    """Whether a JSONL file begins like a corpus in this form: with a licence."""
+    return "licence" in first_object(path, "corpus file")
+
+
+def own_dialogues(path: Path, reader: CorpusReader) -> Iterator[tuple[CorpusRow, Support | Play]]:
+    """Every dialogue of a file, validated and otherwise unchanged."""
+    form: type[Support | Play] = Support if own_header(path).kind == "support" else Play
+    for row in reader.jsonl(path, first=2):
+        with reader.accounting(row):
+            yield row, form.model_validate(row.value)
+
+
+def read_own(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
+    """One `SupportDialogue` or `RolePlay` per line; a `Post` if only the seeker speaks."""
+    for file in files:
+        source = own_header(file).source
+        for row, dialogue in own_dialogues(file, reader):
+            place, lines = (source, dialogue.id, dialogue.language), dialogue.said
+            with reader.accounting(row):
+                if isinstance(dialogue, Play):
+                    persona, scene = dialogue.persona.strip(), dialogue.scene.strip()
+                    yield play(*place, dialogue.character, lines, persona=persona, scene=scene)
+                elif all(role == "seeker" for role, _ in lines):
+                    yield post(*place, "\n".join(text for _, text in lines))
+                else:
+                    about = dialogue.model_dump(exclude={"id", "language", "turns"})
+                    yield support_dialogue(*place, dialogue.said, **about)
+
 
 GROUP = "esc_eval.corpora"  # entry points of other packages; each names a `core.rows.Source`
 
@@ -57,10 +172,10 @@ def installed() -> dict[str, Source]:
 
 
 _LIST = read_yaml(CONFIGS / "data" / "corpora.yaml", CorpusList, "list of corpora")
-SOURCES = {
-    name: Source(name=name, read=_reader_at(str(facts.reader)), **facts.model_dump()) for name, facts in _LIST.corpora.items()
+SOURCES = installed() | {  # other packages cannot replace ours
+    name: Source(name=name, read=_reader_at(facts.reader) if facts.reader else read_own, **facts.model_dump())
+    for name, facts in _LIST.corpora.items()
 }
-SOURCES = installed() | SOURCES  # other packages cannot replace ours
 SCORED = {name: Source(name=name, read=lambda *_: iter(()), **facts.model_dump()) for name, facts in _LIST.scored.items()}
 _SHOWN = 5  # malformed rows printed one by one; others are counted
 
@@ -77,9 +192,9 @@ def source_at(name: str, place: str) -> Source:
     if name in SOURCES:
         return SOURCES[name]
     path = Path(place).expanduser()
-    stated = generic.header(path)
+    stated = own_header(path)
     facts = {"name": stated.source, "about": stated.about, "kind": stated.kind, "where": path.name, "licence": stated.licence}
-    return SOURCES[generic.NAME].model_copy(update=facts)
+    return SOURCES[GENERIC].model_copy(update=facts)
 
 
 def parse_places(options: Sequence[str], option: str = "--source") -> dict[str, str]:
@@ -89,8 +204,8 @@ def parse_places(options: Sequence[str], option: str = "--source") -> dict[str, 
     for text in options:
         form = "NAME=PATH, NAME=hf:OWNER/DATASET for the hub, or generic=FILE for your own"
         name, place = name_and_value(option, text, form)
-        if name == generic.NAME:
-            name = generic.header(Path(place).expanduser()).source
+        if name == GENERIC:
+            name = own_header(Path(place).expanduser()).source
             if name in SOURCES:
                 raise UserError(f"{place}:1: source: {name} is the name of a corpus with a format of its own: choose another")
         else:

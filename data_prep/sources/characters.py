@@ -95,7 +95,6 @@ class _Interview(RowModel):
 
 
 def _interview_fault(raw: _Interview) -> str | None:
-    """Why an interview cannot be used; None if it can."""
     if not raw.finished:
         return "unfinished"
     if any(len({part.role for part in turn.turn_content}) > 1 for turn in raw.content):
@@ -187,7 +186,6 @@ def chat_haruhi(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]
 
 
 def _named_lines(raw: _ChatHaruhi) -> list[tuple[str, str]]:
-    """(name, text) with stage directions moved from the name to the text."""
     result: list[tuple[str, str]] = []
     open_before = False
     for line in raw.dialogue:

@@ -50,7 +50,6 @@ def profile(fields: Mapping[str, Any], limit: int, colon: str, separator: str) -
 
 
 def _flat(value: Any) -> str:
-    """A field's value on one line, with lists and mappings written out."""
     if value is None:
         return ""
     if isinstance(value, Mapping):
@@ -119,18 +118,14 @@ def rolebench(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
                 yield play("rolebench", f"{name}/{position}", language, character, lines)
 
 
-_UNDEFINED = {0x81, 0x8D, 0x8F, 0x90, 0x9D}  # in Windows-1252
+# Control characters → the signs of Windows-1252, in which five are undefined.
+_UNDEFINED = {0x81, 0x8D, 0x8F, 0x90, 0x9D}
 _SIGNS = {code: "" if code in _UNDEFINED else bytes([code]).decode("cp1252") for code in range(0x80, 0xA0)}
 
 
 class _SocialBench(RowModel):
     dialogue: list[SpokenLine]
     language: Language = Field(validation_alias=AliasPath("meta", "lang"))
-
-
-def mended(text: str) -> str:
-    """Text with the control characters 0x80 to 0x9f replaced by the signs of Windows-1252."""
-    return text.translate(_SIGNS)
 
 
 @by_row
@@ -142,7 +137,7 @@ def socialbench(value: Any, source_id: str) -> RolePlay:
     are dropped. A few signs in English texts are control characters of Windows-1252, which are replaced.
     """
     raw = _SocialBench.model_validate(value)
-    lines = [(line.speaker.strip(), mended(line.text)) for line in raw.dialogue]
+    lines = [(line.speaker.strip(), line.text.translate(_SIGNS)) for line in raw.dialogue]
     if len(lines) < 2:
         raise Dropped("single line")
     character = lines[-1][0]

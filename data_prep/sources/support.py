@@ -58,7 +58,6 @@ def by_role(spoken: Iterable[SpokenLine | tuple[str, str]], roles: dict[str, Rol
 
 
 def _exchanges(pairs: Iterable[tuple[str, str]]) -> list[tuple[Role, str]]:
-    """(seeker, supporter) pairs as turns."""
     return [turn for seeker, supporter in pairs for turn in (("seeker", seeker), ("supporter", supporter))]
 
 

@@ -68,8 +68,6 @@ class _Row(RowModel):
 
 
 def _agents(context: str) -> list[_Agent]:
-    """The agent profiles at the head of a scenario."""
-
     def value(block: str, name: str) -> str:
         match = re.search(rf"(?m)^\s*{name}=(?:(\d+)|(['\"])(.*?)\2),", block, re.DOTALL)
         return " ".join((match[1] or match[3]).split()) if match else ""
@@ -112,7 +110,6 @@ def _spoken(text: str, agents: list[_Agent]) -> tuple[list[tuple[int, str]], Cou
 
 
 def _speaker(head: re.Match[str], names: dict[str, int]) -> int | None:
-    """The agent whose turn begins here, by the name or by the brackets after it."""
     calls = (call.strip().lower() for call in (head[1], head[2] or ""))
     return next((names[call] for call in calls if call in names), None)
 

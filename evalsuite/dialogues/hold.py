@@ -17,7 +17,7 @@ from core.languages import of, texts
 from core.prompts import chat
 from core.records import Dialogue, Language, Message, Role, RoleCard, Stopped, Termination, Turn, Usage, dialogue_id
 from core.specs import Floor, ModelSpec
-from data_prep.played import Played
+from data_prep.profiles import Played
 from serve.answers import Reply
 from serve.callables import PLACE
 from serve.failures import Unanswered

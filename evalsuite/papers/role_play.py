@@ -23,7 +23,7 @@ from core.records import LOST, Dialogue, HumanScore, Judgement, Language, Order,
 from core.rubrics import Rubric
 from core.statistics.bootstrap import SMOOTHED, scale_levels
 from core.tables import Cell, Estimate, Table
-from data_prep.played import Played, load_played
+from data_prep.profiles import Played, load_played
 from data_prep.scores.human import read_dialogues
 from evalsuite.papers.win_rates import Choice, Mode, Words, win_rate_tables
 from evalsuite.runner.engine import Runner

@@ -18,11 +18,10 @@ from core.statistics.accuracy import share
 from core.tables import Cell, Column, Table
 from data_prep.cards.sheets import write_csv
 from data_prep.profiles.record import Profile
-from data_prep.scores.annotation import TOLERATED, settle, to_review
+from data_prep.scores.annotation import TOLERATED, WEIGHTS, settle, to_review, write_weights
 from data_prep.scores.annotator_agreement import agreement, agreement_table
 from data_prep.scores.human import COLUMNS
 from data_prep.scores.rescoring import contested, finish
-from data_prep.scores.weights import WEIGHTS, write_weights
 from evalsuite.people.chat import PROFILE, TALK, talks_in
 from evalsuite.people.store import Answers, RaterAnswer, StudyStore, TaskRow
 from evalsuite.people.study import COMMENT, Content, QuestionKey

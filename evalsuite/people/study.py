@@ -21,7 +21,7 @@ from core.records import Dialogue, HumanScore, Language, Order, RoleCard, Turn
 from core.rubrics import Rubric
 from core.settings import Settings
 from core.specs import ModelSpec
-from data_prep.played import Played, played_text
+from data_prep.profiles import Played, played_text
 from data_prep.profiles.build import Seed, draft
 from data_prep.profiles.record import TRAITS, BigFive, Profile
 

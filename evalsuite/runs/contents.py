@@ -22,7 +22,7 @@ from core.files import each_placed, holds, write_json, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Language
 from core.rubrics import Rubric
 from core.settings import differing_leaves
-from data_prep.played import Played
+from data_prep.profiles import Played
 from evalsuite.runs.folder import Run
 from evalsuite.runs.people import file_of, read_people
 from evalsuite.runs.run_config import SCORE, HeldSpec, RunConfig

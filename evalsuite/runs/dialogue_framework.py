@@ -22,7 +22,7 @@ from core.prompts import PromptPack, load_pack
 from core.records import Dialogue, HumanScore, Language
 from core.rubrics import Rubric, load_rubric
 from core.specs import ModelSpec
-from data_prep.played import Played
+from data_prep.profiles import Played
 from evalsuite.dialogues.hold import Opening, Plan, Source, replies_by_source, with_floor
 from evalsuite.judge.judge import Judge, Shown
 from evalsuite.runs.config import EvalConfig, GoldConfig
@@ -157,7 +157,7 @@ class DialogueFramework(Framework):
             languages = self.config.languages
             records = read_given(path, languages[0] if len(languages) == 1 else None, self.config.roles)
             if self.config.anonymise:
-                from data_prep.personal_data import without_personal_data
+                from data_prep.dialogue_files import without_personal_data
 
                 records = without_personal_data(records)
             self._read[path,] = [records]

@@ -25,7 +25,7 @@ from core.records import Usage, Used
 from core.rubrics import Rubric
 from core.specs import ModelSpec
 from core.third_party import git_revision
-from data_prep.played import Played
+from data_prep.profiles import Played
 from evalsuite.runs.people import PEOPLE, write_people
 from evalsuite.runs.run_config import RunConfig, Shard
 from serve.answers import Retry

@@ -25,7 +25,7 @@ from core.errors import UserError, near, say
 from core.records import Dialogue, RoleCard, Used
 from core.specs import ModelSpec
 from core.tables import Table
-from data_prep.played import Played
+from data_prep.profiles import Played
 from evalsuite.dialogues.hold import Opening, Plan
 from evalsuite.runs.run_config import RunConfig
 from serve.questions import Models

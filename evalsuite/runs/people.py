@@ -10,8 +10,7 @@ from core.languages import ENGLISH, PAPER_LANGUAGES, in_order
 from core.people_tables import shortened
 from core.records import Dialogue, Language, RoleCard
 from data_prep.cards import bundled_cards, load_cards
-from data_prep.played import Played
-from data_prep.profiles import Profile, bundled_profiles, load_profiles
+from data_prep.profiles import Played, Profile, bundled_profiles, load_profiles
 
 RECORDS: dict[str, type[Played]] = {"cards.jsonl": RoleCard, "profiles.jsonl": Profile}
 PEOPLE = tuple(RECORDS)

@@ -16,7 +16,7 @@ from core.languages import in_order
 from core.records import Dialogue, Judgement, Language, Termination, Usage, Used
 from core.rubrics import Rubric
 from core.tables import PARTED, Cell, Column, Table
-from data_prep.played import Played
+from data_prep.profiles import Played
 
 # Headings of the report; its charts go under the heading of the tables they draw.
 SCORES = "Scores"

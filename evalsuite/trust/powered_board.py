@@ -34,7 +34,7 @@ from core.rubrics import Rubric
 from core.statistics.bootstrap import LEVEL, POINTS, SMOOTHED, UNSEEN, Floats
 from core.statistics.inference import contributions, holds, holm_of, student_p, welch
 from core.tables import Cell, Estimate, Table
-from data_prep.scores.weights import read_weights, weights_beside
+from data_prep.scores.annotation import read_weights, weights_beside
 from evalsuite.report.board import people_scores
 from evalsuite.statistics import paired
 from evalsuite.statistics.contestants import Contestant, card_of, contestants_of, verdicts_of_people

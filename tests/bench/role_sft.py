@@ -16,7 +16,7 @@ import yaml
 
 from core.files import write_jsonl
 from core.records import Dialogue, Language, Line, RolePlay, SupportDialogue, Turn
-from data_prep.bundled import BUNDLED
+from data_prep import BUNDLED
 from data_prep.sources import SOURCES
 from tests.bench.figures import OUT, Bench, OutOption
 from tests.bench.one_run import measured

@@ -137,7 +137,7 @@ def test_a_rubric_in_one_language_is_asked_in_that_one(capsys: pytest.CaptureFix
 # Figures that the papers and their corpora have for their two languages only.
 PUBLISHED_FIGURES = {
     "data_prep/cards/__init__.py: PUBLISHED",
-    "data_prep/cards/stats.py: TABLE6",
+    "data_prep/commands/check.py: TABLE6",
     "train/plan.py: RANK_DIALOGUES",
 }
 

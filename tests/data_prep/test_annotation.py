@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
-from data_prep.cards.annotation import QUALITIES, Mark, Mode, Quality, agreement, questions, settle
-from data_prep.cards.taxonomy import Path3, load_taxonomy
+from data_prep.cards import Path3, load_taxonomy
+from data_prep.commands.card_sheets import QUALITIES, Mark, Mode, Quality, agreement, questions, settle
 
 LEAVES = list(load_taxonomy().leaves)
 ONE, OTHER, THIRD = LEAVES[0], LEAVES[20], LEAVES[34]  # the third person may take any category, not only one of the two

@@ -12,7 +12,6 @@ from data_prep.cards.heuristic import (
     TOO_SHORT,
     card_id,
     heuristic_card,
-    heuristic_cards,
     stated_age,
     stated_gender,
     unfit,
@@ -122,12 +121,10 @@ def test_every_item_is_a_card_or_a_drop_with_its_reason() -> None:
         dialogue("3", ""),
         post,
     ]
-    steps: dict[Language, BuildStep] = {"en": BuildStep("extract en")}
-    cards = heuristic_cards(items, steps)
-    assert [card.source_id for card in cards] == ["1"]
-    steps["en"].check()
-    assert steps["en"].taken == 4
-    assert steps["en"].dropped == {TOO_SHORT: 1, NO_SITUATION: 2}
+    step = BuildStep("extract en")
+    assert [card.source_id for card in step.make(items, heuristic_card)] == ["1"]
+    step.check()
+    assert step.taken == 4 and step.dropped == {TOO_SHORT: 1, NO_SITUATION: 2}
 
 
 def test_ids_are_safe_and_keep_apart() -> None:

@@ -14,9 +14,8 @@ from core.files import CONFIGS, write_jsonl
 from core.prompts import load_pack
 from core.records import Dialogue, Language, Post, RoleCard, SupportDialogue, Turn
 from data_prep.cards import llm as card_llm
-from data_prep.cards import load_cards
+from data_prep.cards import load_cards, load_taxonomy
 from data_prep.cards.llm import PACK, extraction_prompt, probability, read_card, read_choice
-from data_prep.cards.taxonomy import load_taxonomy
 from serve.answers import Reply
 from serve.client import ChatClient
 from tests.data_prep.running import Run, ok, steps
@@ -276,8 +275,7 @@ def test_categorise_asks_two_questions_a_card(run: Run) -> None:
             return Answer("9" if "Flat 2" in text else "2")
         return Answer("no idea" if "Flat 3" in text else choices[-1])
 
-    taxonomy = load_taxonomy()
-    work = taxonomy.categories[1]
+    work = load_taxonomy().categories[1]
     with Endpoint(behave, models=("m",)) as endpoint:
         asked = ("--only", "category", "--model", f"model.yaml@{endpoint.url}")
         arguments = ("cards", "label", *asked, "--cards", "in.jsonl", "--out", "out")

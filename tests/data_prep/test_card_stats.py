@@ -15,10 +15,9 @@ from core.errors import UserError
 from core.files import write_jsonl
 from core.ledger import Build
 from core.records import Language, RoleCard
-from data_prep.cards import load_cards
-from data_prep.cards.stats import OUTSIDE, STAGES, StageCounts, stages_of, table6, table9, tree
-from data_prep.cards.taxonomy import load_taxonomy
-from data_prep.commands.card_sheets import CARD_SHEET, export_keep_cards, read_keep
+from data_prep.cards import load_cards, load_taxonomy
+from data_prep.commands.check import OUTSIDE, STAGES, StageCounts, stages_of, table6, table9, tree
+from data_prep.commands.sheet import CARD_SHEET, export_keep_cards, read_keep
 from data_prep.profiles import bundled_profiles
 from tests.data_prep.running import Run
 
@@ -177,8 +176,7 @@ def test_table6_stands_beside_the_papers() -> None:
 
 
 def test_table9_counts_every_card_once_beside_the_printed_figures() -> None:
-    taxonomy = load_taxonomy()
-    table = table9(CARDS, taxonomy)
+    table = table9(CARDS)
     rows = {str(row[0]).strip(): row[1:] for row in table.rows}
     assert sum(str(row[0]).startswith("    ") for row in table.rows) == 35
     assert rows["Body shape anxiety"] == (1, 1, 0, 6, 18)
@@ -192,7 +190,7 @@ def test_table9_counts_every_card_once_beside_the_printed_figures() -> None:
 
 
 def test_distribution_holds_what_is_there_in_the_order_of_the_tree() -> None:
-    bars = [bar for bar in tree(CARDS, load_taxonomy()) if bar.total]
+    bars = [bar for bar in tree(CARDS) if bar.total]
     assert [(bar.place[-1], bar.total) for bar in bars] == [
         ("Family and Life", 4),
         ("Marriage relationship", 1),

@@ -19,7 +19,7 @@ from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
 from core.records import Dialogue, Language, Record, RoleCard, SupportDialogue
 from core.verbs import Verbs
-from data_prep.bundled import BUNDLED
+from data_prep import BUNDLED
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.commands.check import check
 from data_prep.role_play.contamination import by_chance, link, read_documents, terms

@@ -16,8 +16,7 @@ from core.ledger import Build
 from core.prompts import load_pack
 from core.records import Line, RoleCard, RolePlay
 from data_prep.__main__ import app
-from data_prep.role_play.examples import Draft, RoleExample
-from data_prep.role_play.repeats import apart
+from data_prep.role_play.examples import Draft, RoleExample, apart
 
 pytest.importorskip("datasets")
 Texts = Sequence[str]

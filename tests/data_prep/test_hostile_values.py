@@ -19,10 +19,10 @@ from core.files import write_jsonl
 from core.ledger import Build, BuildStep
 from core.rows import CorpusReader
 from core.rubrics import load_rubric
-from data_prep import published
 from data_prep.cards import load_cards
-from data_prep.profiles import sage
-from data_prep.published import find_clone, read_dialogues, read_scores
+from data_prep.profiles.published import sage_dialogues, sage_profiles
+from data_prep.published import esc_eval
+from data_prep.published.esc_eval import find_clone, read_dialogues, read_scores
 from data_prep.scores.corpora import import_corpus
 from data_prep.sources import SOURCES, corpus_files
 from tests.data_prep.sources import fixtures as F
@@ -325,15 +325,15 @@ def test_sage(tmp_path: Path) -> None:
     folder = tmp_path / "sage"
 
     def read() -> list[str]:
-        write_jsonl(tmp_path / "p.jsonl", sage.load_profiles(folder / "simulator_profile.jsonl"))
-        write_jsonl(tmp_path / "d.jsonl", sage.load_dialogues(folder / "m_result.jsonl", "m"))
+        write_jsonl(tmp_path / "p.jsonl", sage_profiles(folder / "simulator_profile.jsonl"))
+        write_jsonl(tmp_path / "d.jsonl", sage_dialogues(folder / "m_result.jsonl", "m"))
         return []
 
     sweep(folder, SAGE, read)
 
 
 def test_the_published_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(published, "load_rubric", cache(load_rubric))
+    monkeypatch.setattr(esc_eval, "load_rubric", cache(load_rubric))
     folder = tmp_path / "clone"
 
     def read() -> list[str]:

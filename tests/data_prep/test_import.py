@@ -19,10 +19,9 @@ from core.rows import CorpusReader
 from core.rubrics import load_rubric
 from data_prep.__main__ import app
 from data_prep.cards import load_cards
-from data_prep.published import find_clone, read_dialogues
-from data_prep.published.checkout import escaped
+from data_prep.published import escaped
 from data_prep.published.comparison import NotCompared, _marked, _run
-from data_prep.published.prompts import find_prompts
+from data_prep.published.esc_eval import find_clone, find_prompts, read_dialogues
 from evalsuite.papers.esc_eval import EscEval
 from tests.published_clone import (
     EVALUATE,

@@ -119,7 +119,7 @@ RESULT = f"{FIRST}.result.0"
         *((field, None, f"task 0 .*: {field}: ") for field in ("data", "annotations")),
         (f"{FIRST}.result", None, f"{FIRST}.result"),
         (f"{FIRST}.result", [None], f"{FIRST}.result"),
-        *((f"{FIRST}.completed_by", by, f"{FIRST}.completed_by: nobody is named: whose scores") for by in (None, {}, "")),
+        *((f"{FIRST}.completed_by", by, f"{FIRST}.completed_by: (nobody|is empty)") for by in (None, {"id": None}, "")),
         (f"{FIRST}.id", None, f"{FIRST}.id"),
         *((f"{RESULT}.value", value, f"annotation 7: {KEYS[0]}: ") for value in NO_CHOICE),
         (f"{RESULT}.value", {"choices": ["9"]}, "'9' is not a whole or half number from 0 to 3"),

@@ -13,8 +13,7 @@ from core.errors import UserError
 from core.people_tables import Faults
 from core.records import RoleCard
 from core.rows import CorpusRow
-from data_prep.cards import bundled_cards, load_cards
-from data_prep.cards.own import category_of, own_cards
+from data_prep.cards import bundled_cards, category_of, load_cards, own_cards
 from tests.data_prep.running import Run, ok
 
 PEOPLE: list[dict[str, Any]] = [

@@ -57,7 +57,7 @@ def test_the_judge_and_the_records_have_kinds_in_place_of_personal_data(esc_eval
 
 @with_presidio
 def test_what_was_found_is_counted_and_what_can_be_missed_is_said() -> None:
-    from data_prep.personal_data import without_personal_data
+    from data_prep.dialogue_files import without_personal_data
 
     turns = (Turn(role="seeker", text="a@example.com or b@example.com"), Turn(role="supporter", text="Well, Anna."))
     chinese = (Turn(role="seeker", text="我的电话是13812345678"),)

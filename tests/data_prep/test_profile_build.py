@@ -10,7 +10,7 @@ import pytest
 from core.errors import UserError
 from core.files import CONFIGS
 from core.records import Language
-from data_prep.bundled import BUNDLED
+from data_prep import BUNDLED
 from data_prep.cards import bundled_cards, headed, load_cards
 from data_prep.profiles import Profile, load_profiles
 from data_prep.profiles.build import STEPS, Seed, StepName, draft, headings, load_seeds, prompt, read, seed_text, years

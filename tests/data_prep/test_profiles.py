@@ -13,11 +13,11 @@ from core.files import read_jsonl, write_jsonl
 from core.records import Dialogue, Language
 from core.tables import Table
 from data_prep.cards.sheets import read_sheet, write_csv
-from data_prep.commands.card_sheets import PROFILE_SHEET
-from data_prep.profiles import Profile, bundled_profiles, load_profiles, profile_text, sage
-from data_prep.profiles import stats as profile_stats
-from data_prep.profiles.check import ProfileFinding, check_profiles
-from data_prep.profiles.vocabulary import load_vocabulary
+from data_prep.commands.sheet import PROFILE_SHEET
+from data_prep.profiles import bundled_profiles, load_profiles
+from data_prep.profiles.check import ProfileFinding, check_profiles, gaps, tables
+from data_prep.profiles.published import sage_dialogues
+from data_prep.profiles.record import Profile, load_vocabulary, profile_text
 from tests.data_prep.running import Run, ok
 
 COMPLETE: dict[str, Any] = {
@@ -60,11 +60,11 @@ def profile(**parts: Any) -> Profile:
 
 def test_the_bundled_profiles_are_complete_consistent_and_cover_what_is_asked() -> None:
     both = [one for language in ("en", "zh") for one in load_profiles(bundled_profiles(language))]
-    assert check_profiles(both, load_vocabulary()) == []
+    assert check_profiles(both) == []
     for language in ("en", "zh"):
         own = [one for one in both if one.language == language]
         assert len(own) >= 12
-        assert not [gap for gap in profile_stats.gaps(own, load_vocabulary()) if "age groups" in gap]
+        assert not [gap for gap in gaps(own) if "age groups" in gap]
         assert len({one.counselling.scenario for one in own}) >= 8
     assert len({one.preferences.mbti for one in both}) == 16
     assert len({one.counselling.scenario for one in both}) == len(load_vocabulary().keys) == 16
@@ -171,7 +171,7 @@ def test_what_is_wrong_with_sage_files_is_named(run: Run, tmp_path: Path, change
 def test_sage_stops_at_the_limit_or_by_its_seeker(tmp_path: Path) -> None:
     history = [said(("user", "assistant")[n % 2], "a") for n in range(20)]
     folder = sage_folder(tmp_path / "sage", history)
-    (dialogue,) = sage.load_dialogues(folder / "model-a_result.jsonl", "a")
+    (dialogue,) = sage_dialogues(folder / "model-a_result.jsonl", "a")
     assert dialogue.termination == "max_turns"
 
 
@@ -195,8 +195,8 @@ def test_sage_stops_at_the_limit_or_by_its_seeker(tmp_path: Path) -> None:
     ],
 )
 def test_each_check_finds_its_own_fault_only(parts: dict[str, Any], kind: str, field: str) -> None:
-    assert check_profiles([profile()], load_vocabulary()) == []
-    found = check_profiles([profile(**parts)], load_vocabulary())
+    assert check_profiles([profile()]) == []
+    found = check_profiles([profile(**parts)])
     assert [(one.kind, one.field) for one in found] == [(kind, field)]
 
 
@@ -205,7 +205,7 @@ def test_reworded_profiles_are_found_within_a_language() -> None:
         id="p2", counselling={"problem": "The boat SANK in the harbour!"}, scenario="Sighs and goes silent for a while."
     )
     other = profile(id="p3", counselling={"problem": "His licence to dive was taken away."}, scenario="Asks what it costs.")
-    found = check_profiles([profile(), other, twin], load_vocabulary())
+    found = check_profiles([profile(), other, twin])
     assert found == [ProfileFinding("p2", "look", "counselling.problem", "nearly repeats that of p1")]
 
 
@@ -232,7 +232,7 @@ def rows(table: Table) -> dict[Any, tuple[Any, ...]]:
 @given(st.lists(st.tuples(st.sampled_from(["en", "zh"]), st.none() | st.integers(10, 110)), max_size=8))
 def test_every_profile_is_counted_once_in_every_figure(who: list[tuple[Language, int | None]]) -> None:
     profiles = [profile(id=f"p{n}", language=language, demographics={"age": age}) for n, (language, age) in enumerate(who)]
-    for table in profile_stats.tables(profiles, load_vocabulary()):
+    for table in tables(profiles):
         if table.columns[1:] == ("en", "zh", "All"):
             sums = [sum(row[place] for row in table.rows) for place in (1, 2, 3)]  # type: ignore[misc]
             assert sums == [
@@ -248,13 +248,13 @@ def test_counts_and_gaps_by_hand(run: Run) -> None:
         profile(id="p2", demographics={"gender": "woman", "age": None}),
         profile(id="p3", language="zh", demographics={"gender": "女"}, preferences={"mbti": None, "big_five": None}),
     ]
-    found = {table.key: table for table in profile_stats.tables(profiles, load_vocabulary())}
+    found = {table.key: table for table in tables(profiles)}
     assert rows(found["profile-gender"]) == {"female": (1, 1, 2), "male": (1, 0, 1)}
     assert rows(found["profile-age"])["Adulthood"] == (1, 1, 2) and rows(found["profile-age"])["not given"] == (1, 0, 1)
     assert rows(found["profile-mbti"])["INTJ"] == (2, 0, 2) and rows(found["profile-mbti"])["ENFP"] == (0, 0, 0)
     assert rows(found["profile-big-five"])["extraversion"] == (2, 0, 0) and "1 of 3" in found["profile-big-five"].notes[0]
     assert rows(found["profile-summary"])["Kinds of problem"] == (1, 1, 1, 16)
-    lines = profile_stats.gaps(profiles, load_vocabulary())
+    lines = gaps(profiles)
     assert any(line.startswith("all: no profile with 15 of 16 MBTI types: ISTJ") for line in lines)
     assert any(line.startswith("zh: no profile with 16 of 16 MBTI types") for line in lines)
     write_jsonl(Path("p.jsonl"), profiles)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from data_prep.role_play.repeats import near_duplicates, parts_of_others
+from data_prep.role_play.examples import near_duplicates, parts_of_others
 
 EN = "the old ferry leaves harbour before dawn and nobody on board says a word until the lamp is lit again by the cook"
 ZH = "渡船在天亮以前离开港口，船上没有一个人说话，直到厨师把那盏旧灯重新点亮，大家才喝上一口热茶。"

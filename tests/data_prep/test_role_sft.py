@@ -15,8 +15,8 @@ from core.files import CONFIGS, read_jsonl, write_jsonl
 from core.records import Line, RoleCard, RolePlay, SupportDialogue
 from core.rows import RolePlayYield
 from core.settings import read_yaml
+from data_prep import BUNDLED
 from data_prep.__main__ import app
-from data_prep.bundled import BUNDLED
 from data_prep.role_play.examples import RoleExample
 from data_prep.role_play.mix import RoleSftConfig, prospects
 from data_prep.sources import SOURCES

@@ -20,8 +20,8 @@ from core.files import read_jsonl, write_jsonl
 from core.records import Language, RoleCard
 from core.tables import guarded, unguarded
 from data_prep.__main__ import app
+from data_prep.cards import load_taxonomy
 from data_prep.cards.sheets import read_filled, read_sheet, write_csv, write_xlsx
-from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.commands.card_sheets import ANSWERS, SHEET, THIRD_SHEET, WORKERS_SHEET, export_marks
 
 LEAVES = list(load_taxonomy().leaves.items())

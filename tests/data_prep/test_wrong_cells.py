@@ -12,19 +12,17 @@ from core.ledger import BuildStep
 from core.people_tables import TOLD
 from core.records import RoleCard
 from data_prep.cards.sheets import write_csv
-from data_prep.cards.taxonomy import load_taxonomy
-from data_prep.commands import card_sheets
+from data_prep.commands import card_sheets, sheet
 from data_prep.scores import annotation
+from data_prep.scores.annotation import read_weights
 from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_comparisons, read_scores
-from data_prep.scores.weights import read_weights
 from evalsuite.commands.agree import read_judgements
 from evalsuite.statistics.discrimination import read_ratings
 from tests.data_prep.test_dialogue_annotation import RUBRIC, dialogue
 from tests.files_of_rows import read_sheet, write_sheet
 
 N = 12  # rows of each table
-TAXONOMY = load_taxonomy()
 CARDS = [
     RoleCard(id=f"c{n}", language="en", problem=f"My cat {n}.", source="s", source_id=str(n), card_method="written")
     for n in range(N)
@@ -45,7 +43,7 @@ def table(name: str, columns: str, row: str) -> Write:
 KINDS: dict[str, tuple[Write, Read, list[str]]] = {
     "worker_1": (
         lambda folder: card_sheets.export_marks(CARDS, [], folder, 0),
-        lambda path: card_sheets.read_marks(path, card_sheets.WORKERS_SHEET, {card.id: card for card in CARDS}, TAXONOMY),
+        lambda path: card_sheets.read_marks(path, card_sheets.WORKERS_SHEET, {card.id: card for card in CARDS}),
         ["quality", "category"],
     ),
     "third": (
@@ -53,13 +51,13 @@ KINDS: dict[str, tuple[Write, Read, list[str]]] = {
             folder / "third.csv", THIRD.columns, [{"card_id": card.id, "problem": card.problem} for card in CARDS]
         ),
         lambda path: card_sheets.read_marks(
-            path, THIRD, {card.id: card for card in CARDS}, TAXONOMY, {card.id: ("quality", "category") for card in CARDS}
+            path, THIRD, {card.id: card for card in CARDS}, {card.id: ("quality", "category") for card in CARDS}
         ),
         ["quality", "category"],
     ),
     "keep": (
-        lambda folder: card_sheets.export_keep_cards(CARDS, [], folder, 0),
-        lambda path: card_sheets.read_keep([path], card_sheets.CARD_SHEET, {card.id: card.problem for card in CARDS}),
+        lambda folder: sheet.export_keep_cards(CARDS, [], folder, 0),
+        lambda path: sheet.read_keep([path], sheet.CARD_SHEET, {card.id: card.problem for card in CARDS}),
         ["keep"],
     ),
     "scores": (

@@ -21,7 +21,7 @@ from core.files import CONFIGS
 from core.prompts import PromptPack
 from core.rubrics import load_rubric
 from core.specs import load_spec
-from data_prep.bundled import BUNDLED
+from data_prep import BUNDLED
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.profiles import bundled_profiles, load_profiles
 from data_prep.profiles.build import load_seeds

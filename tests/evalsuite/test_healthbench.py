@@ -259,7 +259,7 @@ def test_what_only_cannot_mean(esc_eval: EscEval, tmp_path: Path, cases: Path, o
 def test_a_clone_without_the_grader_is_one_error(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(clone.parent)
     (clone / "healthbench_eval.py").write_text("GRADER_TEMPLATE = load()\n")
-    with pytest.raises(UserError, match=r"clone/healthbench_eval\.py: no text called GRADER_TEMPLATE"):
+    with pytest.raises(UserError, match=r"clone/healthbench_eval\.py: no text is named GRADER_TEMPLATE"):
         imported("healthbench")
     assert not Path("in/prompts").exists()
 

@@ -16,7 +16,7 @@ from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement
 from core.statistics.bootstrap import POINTS, Floats
-from data_prep.scores.weights import read_weights
+from data_prep.scores.annotation import read_weights
 from evalsuite.cli import app
 from evalsuite.trust.powered_board import FEWEST, LabelledScores, differences_of, estimates, powered, saved
 from tests.bench.labels import LIBRARY, Judged, beside_library, savings

@@ -19,7 +19,7 @@ from core.paths import MaybeFile, MaybeOutFile, Reads, Writes
 from core.tables import to_console
 from core.verbs import Verbs
 from data_prep.cards.sheets import read_sheet, write_csv
-from data_prep.scores.weights import WEIGHTS
+from data_prep.scores.annotation import WEIGHTS
 from serve.launch import Servers
 from serve.plan import plan_servers
 

@@ -20,9 +20,9 @@ from core.rubrics import Rubric, flat_rubric
 from core.specs import load_spec
 from core.tables import Estimate, fmt
 from data_prep.cards.sheets import write_csv
-from data_prep.played import load_played, played_text
+from data_prep.profiles import load_played, played_text
+from data_prep.scores.annotation import BEFORE, WEIGHTS, read_weights, weights_beside, write_weights
 from data_prep.scores.human import RubricCheck, gold_scores_of, read_dialogues, read_scores
-from data_prep.scores.weights import BEFORE, WEIGHTS, read_weights, weights_beside, write_weights
 from evalsuite.commands.options import InRun, JudgedByOption
 from evalsuite.dialogues.hold import FLOORS
 from evalsuite.papers.role_play import QUESTION, pairs_of, read_field

@@ -1,4 +1,6 @@
-"""SAGE (Sentient Agent as a Judge): its 100 Chinese seeker profiles and its simulated dialogues, in their published form.
+"""Published profiles of seekers.
+
+SAGE (Sentient Agent as a Judge): its 100 Chinese seeker profiles and its simulated dialogues, in their published form.
 
 `simulator_profile*.jsonl` holds one profile per line: {id, player, scene, main_cha, cha_group, task, first_talk}. `player` is a
 persona under eight headings (name, age, gender, occupation, hobbies, habits, style and manner of speaking), `scene` the
@@ -6,23 +8,29 @@ background followed by how the person reacts to replies, `task` the hidden wish,
 `*_result.jsonl` holds one dialogue per line with the same id, player and scene, and {topic, emo_point, history}; `history` has
 {role: user|assistant, content}, and for the user the simulator's thoughts and its emotion from 0 to 100.
 `first_talk`, the given opening of the user, is the first turn of the dialogues and no part of a profile.
+
+PersonaMem-v2 (Jiang et al. 2025), from which EmoHarbor's English profiles can be built: synthetic personas, English. Its
+generator writes one file per persona, `interactions_*_persona<n>.json`: an object with one key, the persona's id. Fields that
+the generating model added, which differ between personas, conversations about preferences, and invented identity numbers
+(`sensitive_information`) are not read. `therapy_background` lists what the persona has been through; each sentence gives a
+profile. A persona does not say what it wants from a talk or how it reacts, so goals and script stay empty.
 """
 
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AliasPath, BeforeValidator, Field, ValidationError
 
 from core.errors import UserError
-from core.files import CONFIGS, check_unique, explain, first_object, read_jsonl, read_placed
-from core.records import Dialogue, Number, Part, Turn, dialogue_id
+from core.files import CONFIGS, check_unique, explain, first_object, read_json, read_jsonl, read_placed
+from core.records import Dialogue, Number, Part, Turn, Whole, dialogue_id
 from core.rows import RowModel
 from core.settings import load_yaml
 from data_prep.cards import headed
 from data_prep.profiles.record import Counselling, Demographics, Preferences, Profile
 
-NAME = "sage"
+SAGE = "sage"
 _PROFILE_FILES, _RESULT = "simulator_profile*.jsonl", "_result.jsonl"
 _WORDS = load_yaml(CONFIGS / "profiles" / "sage.yaml", "words of SAGE's profiles")
 # Where a scene turns from what happened to how the person will react; a model wrote the headings, so they vary.
@@ -63,7 +71,7 @@ def is_sage(path: Path) -> bool:
     return {"player", "scene", "task"} <= first_object(path, "profile file").keys()
 
 
-def load_profiles(path: Path, topics: dict[str, str] | None = None) -> list[Profile]:
+def sage_profiles(path: Path, topics: dict[str, str] | None = None) -> list[Profile]:
     """SAGE's profiles. `topics` ({id: topic}, from a file of dialogues) give each its kind of problem; without them it is null.
     Raises `UserError` with file, line and field, also for a persona without one of its headings."""
     profiles = []
@@ -84,7 +92,7 @@ def _profile(row: _SageRow, scenario: str | None) -> Profile:
     reactions = _REACTIONS.search(scene)
     end = reactions.start() if reactions else len(scene)
     return Profile(
-        id=profile_id(row.id),
+        id=_profile_id(row.id),
         language="zh",
         demographics=Demographics(age=int(age[0]), gender=parts["gender"], occupation=parts["occupation"], name=parts["name"]),
         preferences=Preferences(
@@ -95,23 +103,21 @@ def _profile(row: _SageRow, scenario: str | None) -> Profile:
         ),
         counselling=Counselling(problem=scene[:end].strip(), scenario=scenario, goals=(row.task,)),
         scenario=scene[end:].strip(),
-        source=NAME,
+        source=SAGE,
         source_id=row.id,
     )
 
 
 def _lines(text: str) -> tuple[str, ...]:
-    """The lines below a heading, without their numbers."""
     lines = (re.sub(r"^\s*(?:\d+[.、．]|[-*•])?\s*", "", line).strip() for line in text.splitlines())
     return tuple(line for line in lines if line)
 
 
-def profile_id(source_id: str) -> str:
-    """Our id for one of SAGE's profiles."""
-    return f"{NAME}-{source_id}"
+def _profile_id(source_id: str) -> str:
+    return f"{SAGE}-{source_id}"
 
 
-def find(place: Path) -> tuple[Path, dict[str, Path]]:
+def find_sage(place: Path) -> tuple[Path, dict[str, Path]]:
     """The profile file in a folder (or the file given) and the dialogue files beside it, by supporter. Raises `UserError` for a
     place without a profile file, or with more than one."""
     if place.is_file():
@@ -123,23 +129,23 @@ def find(place: Path) -> tuple[Path, dict[str, Path]]:
     return files[0], {path.name.removesuffix(_RESULT): path for path in results}
 
 
-def load_topics(path: Path) -> dict[str, str]:
+def sage_topics(path: Path) -> dict[str, str]:
     """{profile id in SAGE: topic} of a file of dialogues."""
     return {row.id: row.topic for row in read_jsonl(path, _SageResult, "SAGE dialogue file")}
 
 
-def load_dialogues(path: Path, supporter: str) -> list[Dialogue]:
+def sage_dialogues(path: Path, supporter: str) -> list[Dialogue]:
     """SAGE's dialogues with one supporter, begun by the seeker, whose state is the simulator's thoughts and emotion."""
     dialogues = [
         Dialogue(
-            id=dialogue_id(NAME, profile_id(row.id), supporter, NAME, 0),
+            id=dialogue_id(SAGE, _profile_id(row.id), supporter, SAGE, 0),
             language="zh",
-            framework=NAME,
-            source=NAME,
+            framework=SAGE,
+            source=SAGE,
             source_id=row.id,
-            profile_id=profile_id(row.id),
+            profile_id=_profile_id(row.id),
             supporter=supporter,
-            simulator=NAME,
+            simulator=SAGE,
             turns=tuple(map(_turn, row.history)),
             termination="seeker_ended" if row.history[-1].role == "user" else "max_turns",
         )
@@ -161,3 +167,79 @@ def _turn(entry: _SageTurn) -> Turn:
     if entry.emotion is not None:
         state["emotion_point"] = entry.emotion
     return Turn(role="seeker" if entry.role == "user" else "supporter", text=entry.content, state=state or None)
+
+
+# --- PersonaMem-v2 ----------------------------------------------------------------------------------------------------------
+
+PERSONAMEM = "personamem"
+_FILES = "interactions_*persona*.json"
+
+
+def _texts(value: Any) -> Any:
+    """The texts of a list; empty where the generating model chose another form for the field."""
+    return [text.strip() for text in value if isinstance(text, str) and text.strip()] if isinstance(value, list) else []
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+
+
+class _Persona(RowModel):
+    name: str = Field(default="", validation_alias=AliasPath("name", "first"))
+    age: Annotated[Whole, Field(ge=6, le=110)] | None = None
+    gender: str = ""
+    maritalStatus: str = ""
+    nationality: str = Field(default="", validation_alias=AliasPath("location", "country"))
+    occupation: str = Field(default="", validation_alias=AliasPath("occupation", "title"))
+    interests: Texts = ()
+    personalityTraits: Texts = ()
+    stereotypical_preferences: Texts = ()
+    anti_stereotypical_preferences: Texts = ()
+    therapy_background: Annotated[Texts, Field(min_length=1)]
+
+
+def find_personas(place: Path) -> list[Path]:
+    """The persona files in a folder (or the file given). Raises `UserError` where there is none."""
+    if place.is_file():
+        return [place]
+    files = sorted(place.rglob(_FILES))
+    if not files:
+        raise UserError(
+            f"{place}: no files {_FILES}: give PersonaMem-v2's folder of personas (data/raw_data), or one of its files"
+        )
+    return files
+
+
+def personamem_profiles(file: Path) -> list[Profile]:
+    """A persona's profiles. Raises `UserError` with file and field."""
+    value = read_json(file, "persona file")
+    if not isinstance(value, dict) or not value:
+        raise UserError(f"{file}: expected an object whose key is the persona's id")
+    profiles = []
+    for key, raw in value.items():
+        try:
+            persona = _Persona.model_validate(raw)
+            demographics = Demographics(
+                age=persona.age,
+                gender=persona.gender.lower(),
+                occupation=persona.occupation,
+                name=persona.name,
+                nationality=persona.nationality,
+                relationship=persona.maritalStatus.lower(),
+            )
+            preferences = Preferences(
+                traits=persona.personalityTraits,
+                habits=persona.stereotypical_preferences + persona.anti_stereotypical_preferences,
+                hobbies=persona.interests,
+            )
+            for number, background in enumerate(persona.therapy_background, start=1):
+                origin = {
+                    "id": f"{PERSONAMEM}-{key}-{number}",
+                    "source": PERSONAMEM,
+                    "source_id": f"{key}-{number}",
+                    "language": "en",
+                }
+                person = {"demographics": demographics, "preferences": preferences}
+                profiles.append(Profile.model_validate(origin | person | {"counselling": Counselling(problem=background)}))
+        except ValidationError as error:
+            raise UserError(f"{file}: {key}: {explain(error)}") from None
+    return profiles
