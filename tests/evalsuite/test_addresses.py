@@ -144,14 +144,8 @@ def test_every_role_has_its_own_model_key_and_sampling(esc_eval: EscEval, monkey
     monkeypatch.setenv("MINE", "key-of-mine")
     monkeypatch.setenv("THEIRS", "key-of-theirs")
     with speaking("openai", "mine", key="key-of-mine") as mine, speaking("vllm", "s", "j", key="key-of-theirs") as theirs:
-        roles = (
-            "--supporter",
-            f"mine@{mine.url}#MINE",
-            "--seeker",
-            f"s@{theirs.url}#THEIRS",
-            "--judge",
-            f"j@{theirs.url}#THEIRS",
-        )
+        others = ("--seeker", f"s@{theirs.url}#THEIRS", "--judge", f"j@{theirs.url}#THEIRS")
+        roles = ("--supporter", f"mine@{mine.url}#MINE", *others)
         sampling = ("--set", "temperature=0.5", "--set", "max_tokens=77", "--set", "trials=2", "--set", "concurrency=2")
         assert esc_eval(*small(*roles, *sampling)) == (0, "")
         assert {(body["temperature"], body["max_tokens"]) for body in mine.requests} == {(0.5, 77)}

@@ -205,28 +205,6 @@ def test_from_human_scores_and_a_ranker_to_table_4(esc_eval: EscEval, tmp_path: 
     assert "81.66" in Path("table4/table4.md").read_text()
 
 
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ("d0,en,anna,esc_eval,empathie,3", "dimension: 'empathie' is not in rubric esc_eval"),
-        ("d0,en,anna,esc_eval,empathy,7", "value: 7 is off the scale"),
-        ("d0,zh,anna,esc_eval,empathy,3", "language: zh, but dialogue 'd0' is in en"),
-        ("d1,en,anna,esc_eval,empathy,3", "dialogue_id: no dialogue 'd1'"),
-        ("d0,en,anna,esc_eval,empathy,high", "value: "),
-    ],
-)
-def test_a_reviewers_wrong_score_is_named_with_file_and_line(tmp_path: Path, line: str, problem: str) -> None:
-    turns = (Turn(role="seeker", text="a"), Turn(role="supporter", text="b"))
-    talk = Dialogue(id="d0", language="en", source="own", turns=turns)
-    write_jsonl(tmp_path / "talks.jsonl", [talk])
-    header, right = "dialogue_id,language,annotator,rubric,dimension,value", "d0,en,anna,esc_eval,skill,3"
-    (tmp_path / "human.csv").write_text("\n".join([header, right, line]) + "\n")
-    arguments = ["--gold", tmp_path / "human.csv", "--dialogues", tmp_path / "talks.jsonl", "--out", tmp_path / "gold"]
-    failed = CliRunner().invoke(data_prep_app, ["import", *map(str, arguments)])
-    assert isinstance(failed.exception, UserError)
-    assert f"human.csv:3: {problem}" in str(failed.exception), failed.exception
-
-
 @pytest.mark.parametrize(("mode", "method"), [("native", "per_dimension"), ("paper", "paper")])
 def test_the_config_of_table_4_loads_with_every_judge_of_the_table(mode: str, method: str) -> None:
     for judge in ("esc-rank", "esc-rank-published", "internlm2-chat-7b", "gpt-4"):

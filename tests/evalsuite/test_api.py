@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from core.files import write_jsonl
 from core.records import Dialogue, Judgement, Message
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.profiles import bundled_profiles, load_profiles
@@ -79,18 +78,6 @@ def test_callables_leave_the_records_that_a_server_leaves(tmp_path: Path) -> Non
     assert supporter.asked == 3 * 2 and len(judge.threads) == 1
     assert {j.value for j in ours.judgements if j.dimension == "fluency"} == {3}
     assert ours.folder is None
-
-
-@pytest.mark.slow
-def test_the_same_call_again_asks_nothing_and_more_asks_only_for_that(tmp_path: Path) -> None:
-    supporter = Supporter()
-    first = simulate(CARDS[:2], supporter=supporter, seeker=seeker, judge=Judge(), exchanges=2, out=tmp_path / "r", quiet=True)
-    again = simulate(CARDS[:2], supporter=supporter, seeker=seeker, judge=Judge(), exchanges=2, out=tmp_path / "r", quiet=True)
-    assert supporter.asked == 4 and list(again.judgements) == list(first.judgements)
-    simulate(CARDS, supporter=supporter, seeker=seeker, judge=Judge(), exchanges=2, out=tmp_path / "r", quiet=True)
-    assert supporter.asked == 6
-    with pytest.raises(UserError, match="exchanges"):
-        simulate(CARDS, supporter=supporter, seeker=seeker, judge=Judge(), exchanges=3, out=tmp_path / "r", quiet=True)
 
 
 def test_a_folder_is_scored_by_one_more_judge_and_each_can_be_read_alone(tmp_path: Path) -> None:
@@ -395,22 +382,10 @@ def test_frames_say_which_library_is_missing(scored: Results, monkeypatch: pytes
         scored.scores.frame("polars")
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="not a run folder"):
-        load_run(tmp_path)
-
-
 def test_dialogues_alone_can_be_loaded(tmp_path: Path) -> None:
     simulate(CARDS[:1], supporter=Supporter(), seeker=seeker, out=tmp_path / "r", quiet=True)
     loaded = load_run(tmp_path / "r")
     assert len(loaded.dialogues) == 1 and not loaded.judgements and not loaded.leaderboard
-
-
-def test_given_dialogues_are_scored_from_a_file(tmp_path: Path) -> None:
-    dialogues = simulate(CARDS, supporter=Supporter(), seeker=seeker, quiet=True).dialogues
-    write_jsonl(tmp_path / "d.jsonl", dialogues)
-    from_file = score(tmp_path / "d.jsonl", judge=Judge(), quiet=True)
-    assert list(from_file.judgements) == list(score(dialogues, judge=Judge(), quiet=True).judgements)
 
 
 @pytest.mark.slow

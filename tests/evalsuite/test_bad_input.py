@@ -10,7 +10,6 @@ from core.files import CONFIGS
 from data_prep.cards import bundled_cards
 from tests.conftest import EscEval
 from tests.demo import DEMO, demo_config
-from tests.endpoint import Endpoint
 
 
 def refused(result: tuple[int, str], *parts: str) -> None:
@@ -47,6 +46,9 @@ BUNDLED = "configs/eval/demo.yaml"
         (("--config", BUNDLED), [f"--config {BUNDLED}: no such file here; the bundled one is {DEMO}"]),
         (("--config", CONFIGS / "eval" / "esc_eval.yaml"), ["no supporter given", "--supporter"]),
         (("--config", "broken.yaml"), ["broken.yaml:", "malformed YAML"]),
+        (("--config", "field.yaml"), [f"field.yaml:{len(DEMO.read_text().splitlines()) + 1}: temprature: unknown field"]),
+        (("--config", "off.yaml"), ["rubric.yaml", "empathy (zh)", "score 5 is off the scale, 0 to 4"]),
+        (("--cards", "published.json"), ["published.json: entry 0: base: 0 headings Occupation"]),
         (("--cards", "nowhere.jsonl"), ["--cards nowhere.jsonl: no such file"]),
         (("--cards", "broken.jsonl"), ["broken.jsonl:2: malformed JSON"]),
         (("--cards", "empty.jsonl"), ["empty.jsonl: no row"]),
@@ -78,40 +80,11 @@ def test_what_cannot_be_run_is_one_line(
     (tmp_path / "broken.jsonl").write_text(json.dumps(FIRST) + '\n{"id": "x",\n')
     (tmp_path / "empty.jsonl").write_text("\n")
     (tmp_path / "broken.yaml").write_text("seeker: embedded\njudge: [embedded\n")
-    refused(run_with(esc_eval, *arguments), *parts)
-
-
-def test_config_with_an_unknown_field_names_its_line(esc_eval: EscEval, tmp_path: Path) -> None:
-    text = DEMO.read_text()
-    (tmp_path / "c.yaml").write_text(text + "temprature: 1\n")
-    line = text.count("\n") + 1
-    refused(run_with(esc_eval, "--config", "c.yaml"), f"c.yaml:{line}: temprature: unknown field")
-
-
-def test_rubric_with_a_level_off_its_scale(esc_eval: EscEval, tmp_path: Path) -> None:
+    (tmp_path / "field.yaml").write_text(DEMO.read_text() + "temprature: 1\n")
     rubric = yaml.safe_load((CONFIGS / "rubrics" / "esc_eval.yaml").read_text())
     rubric["dimensions"]["empathy"]["levels"]["zh"][5] = "?"
-    (tmp_path / "off.yaml").write_text(yaml.safe_dump(rubric, allow_unicode=True))
-    config = demo_config(rubric="off.yaml")
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-    refused(run_with(esc_eval, "--config", "c.yaml"), "off.yaml", "empathy (zh)", "score 5 is off the scale, 0 to 4")
-
-
-def test_published_cards_with_a_missing_heading(esc_eval: EscEval, tmp_path: Path) -> None:
+    (tmp_path / "rubric.yaml").write_text(yaml.safe_dump(rubric, allow_unicode=True))
+    (tmp_path / "off.yaml").write_text(yaml.safe_dump(demo_config(rubric="rubric.yaml")))
     card = {"id": 1, "base": "Age: 3\nGender: f\nProblem: p", "base_biaozhu": "", "res": "家庭生活", "source": "s"}
-    (tmp_path / "cards.json").write_text(json.dumps([card | {"language": "english"}]))
-    refused(run_with(esc_eval, "--cards", "cards.json"), "cards.json: entry 0: base: 0 headings Occupation")
-
-
-def test_a_run_folder_made_with_another_config_is_refused_and_kept(esc_eval: EscEval, tmp_path: Path) -> None:
-    with Endpoint(models=("embedded", "my-model")) as endpoint:
-        config = demo_config(gold=None, limit=1, languages=["en"])
-        (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-        common = ("run", "--config", "c.yaml", "--out", "run", "--set", f"endpoints.embedded={endpoint.url}")
-        assert esc_eval(*common)[0] == 0
-        before = {p.name: p.read_bytes() for p in Path("run").glob("*.jsonl")}
-        requests = len(endpoint.requests)
-        result = esc_eval(*common, "--set", "mode=paper")
-        refused(result, "run was made with another simulate config", 'mode: "native" → "paper"')
-        assert {p.name: p.read_bytes() for p in Path("run").glob("*.jsonl")} == before
-        assert len(endpoint.requests) == requests
+    (tmp_path / "published.json").write_text(json.dumps([card | {"language": "english"}]))
+    refused(run_with(esc_eval, *arguments), *parts)

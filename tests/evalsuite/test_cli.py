@@ -138,32 +138,6 @@ def test_a_pack_that_no_judge_can_be_asked_in_is_refused_before_anything_starts(
     assert code == 2 and re.search(problem, err) and not Path("run").exists()
 
 
-def test_a_lost_supporter_is_told_and_the_rest_goes_on(
-    esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("serve.transport.random.uniform", lambda low, high: 0.0)  # no waiting between attempts
-    broken = {"now": True}
-
-    def behave(body: dict[str, Any], count: int) -> Answer:
-        if broken["now"] and body["model"] == "my-model" and len(body["messages"]) == 3:
-            return Answer(status=503)
-        return echo(body, count)
-
-    with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
-        config = demo_config(limit=1, gold=None, patience=0)
-        (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-        mine = ("--supporter", f"my-model@{endpoint.url}")
-        command = ("run", "--config", "c.yaml", "--set", f"endpoints.embedded={endpoint.url}", *mine, "--out", "run")
-        code, err = esc_eval(*command)
-        assert code == 1 and "2 dialogues" in err and "503" in err and "same command again" in err
-        lines = [json.loads(line) for line in Path("run/dialogues.jsonl").read_text().splitlines()]
-        assert {line["termination"] for line in lines} == {"infrastructure"} and len(lines[0]["turns"]) == 4
-        broken["now"] = False
-        assert esc_eval(*command) == (0, "")
-        lines = [json.loads(line) for line in Path("run/dialogues.jsonl").read_text().splitlines()]
-        assert {line["termination"] for line in lines} == {"max_turns"}
-
-
 def test_reasoning_reaches_neither_side_nor_judge_nor_record(esc_eval: EscEval, tmp_path: Path) -> None:
     def behave(body: dict[str, Any], count: int) -> Answer:
         if body["model"] == "my-model":
@@ -176,45 +150,6 @@ def test_reasoning_reaches_neither_side_nor_judge_nor_record(esc_eval: EscEval, 
     assert not any("SECRET" in orjson.dumps(body).decode() for body in endpoint.requests)
     dialogue = json.loads(Path("run/dialogues.jsonl").read_text())
     assert "SECRET" not in json.dumps(dialogue["turns"]) and dialogue["usage"]["reasoning_characters"] > 0
-
-
-@pytest.mark.parametrize(
-    ("answer", "termination"),
-    [
-        (Answer("<think>cut off in the middle of a th", finish_reason="length"), "empty_reply"),
-        (Answer("", message={"refusal": "no"}), "refusal"),
-        (Answer(status=400, body=b'{"error": {"message": "maximum context length is 8 tokens"}}'), "context_overflow"),
-    ],
-)
-def test_one_dialogue_ends_early_and_the_rest_goes_on(
-    esc_eval: EscEval, tmp_path: Path, answer: Answer, termination: str
-) -> None:
-    def behave(body: dict[str, Any], count: int) -> Answer:
-        third_line_of_the_first_card = "Graham" in body["messages"][0]["content"] and len(body["messages"]) == 6
-        return answer if third_line_of_the_first_card and body["messages"][0]["role"] == "system" else echo(body, count)
-
-    with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
-        command = of_mine(endpoint, 3)
-        assert esc_eval("run", *command, *EMBEDDED_JUDGE) == (0, "")
-    dialogues = [json.loads(line) for line in Path("run/dialogues.jsonl").read_text().splitlines()]
-    assert [d["termination"] for d in dialogues] == [termination, "max_turns", "max_turns"]
-    assert [len(d["turns"]) for d in dialogues] == [5, 11, 11]  # the greeting and two exchanges, then the seeker stopped
-    assert len(Path("run/judgements.jsonl").read_text().splitlines()) == 21  # what was said is still judged
-
-
-def test_verdicts_without_a_value_are_told(esc_eval: EscEval) -> None:
-    def behave(body: dict[str, Any], count: int) -> Answer:
-        if "[BEGIN TRANSCRIPT]" in body["messages"][-1]["content"]:
-            return Answer(status=400, body=b'{"error": {"message": "maximum context length is 8 tokens"}}')
-        return echo(body, count)
-
-    with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
-        command = of_mine(endpoint, 1)
-        told: list[str] = []
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("evalsuite.commands.run.console.print", lambda *what, **_: told.extend(map(str, what)))
-            esc_eval("run", *command, *EMBEDDED_JUDGE)
-    assert any(line.startswith("7 of 7 verdicts have no value") and "7 context_overflow" in line for line in told)
 
 
 def test_replies_that_were_cut_off_are_counted_wherever_they_are_of_interest(esc_eval: EscEval) -> None:

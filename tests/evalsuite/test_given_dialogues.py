@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from core.errors import UserError
-from core.records import Dialogue
 from evalsuite.api import score
 from evalsuite.statistics.contestants import users_of
 from evalsuite.statistics.leaderboard import Tally, by_field
@@ -164,15 +163,3 @@ def test_a_field_of_the_record_groups_too_and_an_unknown_one_is_refused() -> Non
     assert [row[:2] for row in table.rows] == [("en", 2)]
     with pytest.raises(UserError, match="--by versoin: no dialogue has this field: did you mean version"):
         [*by_field(tally, "versoin")]
-
-
-def test_the_records_of_the_run_keep_the_fields(esc_eval: EscEval, endpoint: Endpoint, tmp_path: Path) -> None:
-    write(tmp_path / "chats.jsonl", production(3))
-    given = ("--config", "c.yaml", "--dialogues", "chats.jsonl", "--out", "run")
-    assert esc_eval("run", "--only", "score", *given) == (0, "")
-    lines = (tmp_path / "run" / "dialogues.jsonl").read_text().splitlines()
-    kept = [Dialogue.model_validate_json(line) for line in lines]
-    assert [one.fields for one in kept] == [
-        {"user": "u0", "version": version, "week": week}
-        for version, week in (("before", "8"), ("before", "9"), ("since", "10"))
-    ]

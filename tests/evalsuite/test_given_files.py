@@ -2,13 +2,12 @@
 
 import csv
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from core.errors import UserError, need_modules
+from core.errors import UserError
 from core.files import write_json, write_jsonl
 from core.records import HumanScore, Judgement
 from core.rubrics import load_rubric
@@ -165,10 +164,3 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(
     run_folder(tmp_path / "r")
     (tmp_path / "c.yaml").write_text("seeker: embedded\njudge: embedded\nlanguages: [en]\n")
     one_line(esc_eval(*arguments), 2, f"`{command}")
-
-
-def test_a_missing_package_is_said_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = "needs lm_eval, not installed here: run `make setup`, or pip install 'esc-eval[tasks]'"
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=re.escape(told)):
-        need_modules("lm_eval", purpose="running tasks")

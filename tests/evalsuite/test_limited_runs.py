@@ -123,18 +123,6 @@ def test_a_plan_forecasts_the_calls_of_a_run(
     )
 
 
-def test_a_judge_of_whom_nothing_can_be_read_ends_in_an_error_with_what_it_said(esc_eval: EscEval, tmp_path: Path) -> None:
-    config(tmp_path, 2)
-
-    def behave(body: dict[str, Any], count: int) -> Answer:
-        return Answer("I would rather not say.") if body["model"] == "j" else echo(body, count)
-
-    with Endpoint(behave, models=("a", "b", "s", "j")) as endpoint:
-        specs(endpoint.url, "a", "b", "s", "j")
-        one_line(esc_eval(*two()), 1, "no verdict of the judge j can be read; it said, for example: I would rather not say.")
-    assert len(read_jsonl(Path("run/dialogues.jsonl"), Dialogue, "dialogues")) == 4
-
-
 def test_a_supporter_that_never_answers_is_missing_and_no_more_is_said(esc_eval: EscEval, tmp_path: Path) -> None:
     """Also when the command is repeated and is answered nothing; a judge that never answers leaves all as it was."""
     config(tmp_path, 2, attempts=1)

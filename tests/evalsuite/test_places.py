@@ -12,7 +12,6 @@ import yaml
 
 from core.files import CONFIGS, write_jsonl
 from core.records import HumanScore
-from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Answer, Endpoint, echo
 from tests.evalsuite.records import make_judgement
@@ -57,23 +56,3 @@ def test_json_is_utf_8_in_any_locale(tmp_path: Path) -> None:
     shown = call(tmp_path, "agree", "--judgements", "j.jsonl", "--gold", "g.jsonl", "--json")
     assert shown.returncode == 0, shown.stderr
     assert json.loads(shown.stdout.decode("utf-8"))["judges"].keys() == {"评委"}
-
-
-def test_lost_judgements_name_their_cause(esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the summary of the report does not call them unreadable."""
-    monkeypatch.setattr("serve.transport.random.uniform", lambda low, high: 0.0)
-
-    def behave(body: dict[str, Any], count: int) -> Answer:
-        if "structured_outputs" in body:
-            return Answer(status=503, body=b'{"error": {"message": "the judge is at lunch"}}')
-        return echo(body, count)
-
-    settings = {"limit": 1, "gold": None, "languages": ["en"], "exchanges": 1, "out": "run", "patience": 0}
-    Path("c.yaml").write_text(yaml.safe_dump(demo_config(**settings)))
-    with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
-        given = ("--supporter", f"my-model@{endpoint.url}", "--set", f"endpoints.embedded={endpoint.url}")
-        code, said = esc_eval("run", "--config", "c.yaml", *given)
-    assert code == 1 and "0 dialogues and the judgements of 1 more are missing" in said
-    assert "HTTP 503: the judge is at lunch" in said
-    (warning,) = [w for w in json.loads(Path("run/report.json").read_text())["summary"]["warnings"] if "verdicts" in w]
-    assert warning == "7 of 7 verdicts (100.0 %) were lost with a server: they are in no mean."

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from core.files import read_jsonl
-from core.records import Dialogue, Judgement
+from core.records import Dialogue
 from core.specs import Sampling
 from serve.answers import Retry
 from serve.client import ChatClient
@@ -138,40 +138,6 @@ def test_the_status_of_a_run_counts_calls_and_records(
     assert ["verdicts", "unreadable", "7"] in told
     report = (tmp_path / "run" / "report.md").read_text()
     assert "Asked again: 1 answers by name" in report and "1 refusal of the seeker embedded" in report
-
-
-class Poisoned:
-    """The seeker on this card says what the judge's server does not get over until it is `well`."""
-
-    def __init__(self, card: int) -> None:
-        self.card, self.well = card, False
-
-    def __call__(self, body: dict[str, Any], count: int) -> Answer:
-        told = " ".join(message["content"] for message in body["messages"])
-        if "structured_outputs" in body:
-            return Answer(status=500) if "the sad line" in told and not self.well else echo(body, count)
-        return Answer("the sad line") if f"({self.card})" in told else echo(body, count)
-
-
-def unscored(run: Path) -> set[str]:
-    """The dialogues that have a lost judgement."""
-    return {j.dialogue_id for j in read_jsonl(run / "judgements.jsonl", Judgement, "judgements") if j.lost}
-
-
-@pytest.mark.usefixtures("no_report")
-def test_one_dialogue_that_cannot_be_judged_does_not_stop_the_others(
-    esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("evalsuite.runner.engine.ChatClient", partial(ChatClient, attempts=2, backoff_s=0.001))
-    config(tmp_path, 6, concurrency=1, method="per_dimension")
-    poisoned = Poisoned(0)
-    with Endpoint(poisoned, models=MODELS) as endpoint:
-        assert esc_eval(*run_at(endpoint.url))[0] == 1
-        assert len(unscored(tmp_path / "run")) == 1
-        poisoned.well = True
-        assert esc_eval(*run_at(endpoint.url)) == (0, "")
-        assert esc_eval(*run_at(endpoint.url, "undisturbed")) == (0, "")
-    assert outputs(tmp_path / "run") == outputs(tmp_path / "undisturbed")
 
 
 @pytest.mark.usefixtures("no_report")

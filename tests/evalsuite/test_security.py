@@ -161,22 +161,8 @@ def test_servers_listen_on_loopback_and_run_no_remote_code(monkeypatch: pytest.M
     assert not everywhere, "nothing of ours listens on all addresses"
 
 
-NAMES = [
-    "../../escaped",
-    "/tmp/escaped",
-    "..",
-    "a/../../escaped",
-    "escaped\x00.txt",
-    "x" * 5000,
-    "\x1b[31mred",
-    "line\nbreak",
-    "\u202egnp.exe",
-    "C:\\escaped",
-    "-rf",
-    "~root",
-    "$(touch escaped)",
-    "名字" * 60,
-]
+NAMES = ["../../escaped", "/tmp/escaped", "..", "a/../../escaped", "escaped\x00.txt", "x" * 5000, "\x1b[31mred"]
+NAMES += ["line\nbreak", "\u202egnp.exe", "C:\\escaped", "-rf", "~root", "$(touch escaped)", "名字" * 60]
 
 
 def listing(folder: Path) -> set[str]:

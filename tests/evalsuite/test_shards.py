@@ -150,44 +150,21 @@ def shard(folder: Path, index: int, of: int, total: int = 5, **config: Any) -> P
     return folder
 
 
-def other_cards(t: Path) -> list[Path]:
-    folders = [shard(t / "a", 1, 2), shard(t / "b", 2, 2)]
-    (t / "b" / "cards.jsonl").write_text("{}\n")
-    return folders
-
-
-def unfinished(t: Path) -> list[Path]:
-    folders = [shard(t / "a", 1, 2), shard(t / "b", 2, 2)]
-    (t / "b" / "dialogues.jsonl").unlink()
-    return folders
-
-
-def whole(t: Path) -> list[Path]:
-    folder = shard(t / "a", 1, 2)
-    write_json(folder / "config.json", {"simulate": {}})
-    return [folder]
-
-
-def damaged(t: Path) -> list[Path]:
-    folder = shard(t / "a", 1, 2)
-    write_json(folder / "config.json", {"shard": {"index": "one"}})
-    return [folder]
-
-
-def truncated(t: Path) -> list[Path]:
-    folders = [shard(t / "a", 1, 2), shard(t / "b", 2, 2)]
-    write_jsonl(t / "b" / "dialogues.jsonl", [dialogue(1)])
-    return folders
-
-
-def overlapping(t: Path) -> list[Path]:
-    folders = [shard(t / "a", 1, 2), shard(t / "b", 2, 2)]
-    write_jsonl(t / "b" / "dialogues.jsonl", [dialogue(0), dialogue(3), dialogue(4)])
-    return folders
-
-
 def two(t: Path, **config: Any) -> list[Path]:
     return [shard(t / "a", 1, 2, **config), shard(t / "b", 2, 2, **config)]
+
+
+def changed(t: Path, file: str, content: str | None) -> list[Path]:
+    """Two shards, with another content of one file, or without it."""
+    folders = two(t)
+    (t / file).unlink(missing_ok=True)
+    if content is not None:
+        (t / file).write_text(content)
+    return folders
+
+
+def held(*numbers: int) -> str:
+    return "".join(dialogue(number).model_dump_json() + "\n" for number in numbers)
 
 
 def scored(t: Path, *judged: str, **config: Any) -> list[Path]:
@@ -220,12 +197,15 @@ def another_part_of_the_gold_set(t: Path) -> list[Path]:
         ),
         (lambda t: [shard(t / "a", 1, 2), shard(t / "b", 2, 2, gold={})], "a: stage gold has not begun in shard 1/2"),
         (lambda t: [shard(t / "a", 1, 2), t / "b"], "not a run folder"),
-        (whole, "a holds a whole run, not a shard"),
-        (damaged, r"a/config.json: shard: expected {index, of}"),
-        (other_cards, "cards.jsonl and .* are not of one run"),
-        (unfinished, r"shard 2/2 is not finished \(no dialogues.jsonl in .*b\): run its command again"),
-        (truncated, r"missing or doubled: .* \(1/2: 2, 2/2: 1\)"),
-        (overlapping, "duplicate dialogue ids: d0"),
+        (lambda t: changed(t, "a/config.json", '{"simulate": {}}'), "a holds a whole run, not a shard"),
+        (lambda t: changed(t, "a/config.json", '{"shard": {"index": "one"}}'), r"a/config.json: shard: expected {index, of}"),
+        (lambda t: changed(t, "b/cards.jsonl", "{}\n"), "cards.jsonl and .* are not of one run"),
+        (
+            lambda t: changed(t, "b/dialogues.jsonl", None),
+            r"shard 2/2 is not finished \(no dialogues.jsonl in .*b\)",
+        ),
+        (lambda t: changed(t, "b/dialogues.jsonl", held(1)), r"missing or doubled: .* \(1/2: 2, 2/2: 1\)"),
+        (lambda t: changed(t, "b/dialogues.jsonl", held(0, 3, 4)), "duplicate dialogue ids: d0"),
         (lambda t: scored(t, "d4"), "a/judgements.jsonl: judges d4, which is not among this shard's dialogues"),
         (lambda t: scored(t, "d0", "d1"), r"3 dialogues have no judgement while others have \(d2\): score every shard"),
         (another_part_of_the_gold_set, "b/gold_judgements.jsonl: judges d0, which is not among this shard's dialogues"),
