@@ -4,6 +4,7 @@ The wheel has the same packages at its top as the checkout, so an import is spel
 (docs/decisions/one-import-name.md says what that costs).
 """
 
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,9 +23,7 @@ def __getattr__(name: str) -> Any:
         from evalsuite.verifiers_env import load_environment
 
         return load_environment
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("evalsuite"), name)
+    return getattr(import_module("evalsuite"), name)  # which raises for other names
 
 
 def _run(module: str) -> None:
@@ -41,21 +40,6 @@ def _run(module: str) -> None:
     import_module(module).main()
 
 
-def esc_eval() -> None:
-    """The program of that name."""
-    _run("evalsuite.cli")
-
-
-def esc_data() -> None:
-    """The program of that name."""
-    _run("data_prep.__main__")
-
-
-def esc_train() -> None:
-    """The program of that name."""
-    _run("train.__main__")
-
-
-def esc_serve() -> None:
-    """The program of that name."""
-    _run("serve.__main__")
+# The console scripts, by the names of their programs.
+esc_eval = partial(_run, "evalsuite.cli")
+esc_data, esc_train, esc_serve = (partial(_run, f"{room}.__main__") for room in ("data_prep", "train", "serve"))

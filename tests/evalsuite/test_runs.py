@@ -1,19 +1,34 @@
 """Run folders: who may use them, and what happens when a config changes."""
 
 import asyncio
+import json
+import signal
+import sqlite3
 import stat
+import subprocess
+import sys
+import textwrap
+from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from core.errors import UserError
-from core.files import write_jsonl
+from core.files import read_jsonl, write_jsonl
+from core.records import Dialogue, Judgement
 from core.settings import differing_leaves
-from evalsuite.runs.folder import open_run
+from core.third_party import git_revision
+from evalsuite.runs.contents import Records, Spool
+from evalsuite.runs.folder import joined, made_with, open_run
 from evalsuite.runs.run_config import RunConfig
 from serve.answers import Reply
 from serve.store import CallStore
+from tests.conftest import EscEval
+from tests.endpoint import Answer, Endpoint, echo
+from tests.evalsuite.records import make_dialogue, make_judgement
+from tests.evalsuite.test_faults import MODELS, config, one_line, outputs, run_at
 
 
 def test_a_new_run_folder_is_its_owners_alone(tmp_path: Path) -> None:
@@ -102,3 +117,141 @@ def test_a_config_is_kept_as_it_was_claimed_and_read_as_a_record(tmp_path: Path)
     (tmp_path / "config.json").write_text('{"gold": {"dialogues": 1}}')
     with pytest.raises(UserError, match=r"config\.json: gold\.dialogues: Input should be a valid string"):
         _ = RunConfig.read(tmp_path).gold
+
+
+def named(after: int, then: str) -> Endpoint:
+    """An endpoint that calls its model `m` and from some request on something else."""
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        return Answer(echo(body, count).text, model="m" if count <= after else then)
+
+    return Endpoint(behave, models=MODELS)
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_run_whose_server_changes_its_model_ends_before_that_is_in_a_record(esc_eval: EscEval, tmp_path: Path) -> None:
+    config(tmp_path, 4, concurrency=1)
+    with named(10**6, "m") as sound:
+        assert esc_eval(*run_at(sound.url, "undisturbed")) == (0, "")
+    with named(15, "another") as endpoint:  # in the middle of the second dialogue
+        one_line(esc_eval(*run_at(endpoint.url)), 1, "3 dialogues", "'another' answered", "it was 'm'", "same command again")
+        assert len(endpoint.requests) == 16
+    with named(0, "another") as elsewhere:
+        one_line(esc_eval(*run_at(elsewhere.url)), 1, "'another' answered", "it was 'm'")
+    dialogues = read_jsonl(tmp_path / "run" / "dialogues.jsonl", Dialogue, "dialogues")
+    assert [dialogue.lost for dialogue in dialogues] == [False, True, True, True]
+    with named(10**6, "m") as sound:
+        assert esc_eval(*run_at(sound.url)) == (0, "")
+    assert outputs(tmp_path / "run") == outputs(tmp_path / "undisturbed")
+
+
+def test_the_versions_of_a_run_are_kept_told_and_never_compared(esc_eval: EscEval, tmp_path: Path) -> None:
+    config(tmp_path, 1)
+    with Endpoint(models=MODELS) as endpoint:
+        endpoint.version = "0.11.0"
+        assert esc_eval(*run_at(endpoint.url))[0] == 0
+        kept = json.loads((tmp_path / "run" / "versions.json").read_text())
+        assert kept["servers"] == {"embedded": ["0.11.0"]} and {"aiohttp", "pydantic"} <= kept["packages"].keys()
+        assert kept["prompts"].keys() == {"esc_eval"} and kept["rubric"].keys() == {"esc_eval"}
+        kept["harness"]["python"] = ["3.10.1"]  # as if an older one had begun
+        (tmp_path / "run" / "versions.json").write_text(json.dumps(kept))
+        with closing(sqlite3.connect(tmp_path / "run" / "calls.sqlite", isolation_level=None)) as db:
+            db.execute("DELETE FROM ends")  # and had not come to the end
+        assert esc_eval(*run_at(endpoint.url))[0] == 0
+    page = (tmp_path / "run" / "report.md").read_text()
+    assert "Python 3.10.1 and 3.11" in page and "embedded: vLLM 0.11.0" in page
+
+
+def test_versions_of_several_parts_are_each_listed_once() -> None:
+    one = {"servers": {"b": ["1"], "a": ["1"]}}
+    two = {"servers": {"b": ["2", "1"]}, "harness": {"python": ["3.11.9"]}}
+    assert joined([one, two]) == {"harness": {"python": ["3.11.9"]}, "servers": {"a": ["1"], "b": ["1", "2"]}}
+    assert dict(made_with(joined([one, two]))) == {"Made with": "Python 3.11.9", "Servers": "a: vLLM 1, b: vLLM 1 and 2"}
+
+
+def test_the_revision_is_the_checkouts_own_and_says_where_files_differ(tmp_path: Path) -> None:
+    def git(*command: str) -> str:
+        who = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+        return subprocess.run(["git", *who, *command], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "file").write_text("1")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "one")
+    head = git("rev-parse", "--short=12", "HEAD").strip()
+    assert git_revision(tmp_path / "inside") is None, "a checkout that the package merely lies in"
+    assert git_revision.__wrapped__(tmp_path) == head
+    (tmp_path / "file").write_text("2")
+    assert git_revision.__wrapped__(tmp_path) == f"{head}+changes"
+
+
+MAKE = """
+    import os, resource, signal
+    from pathlib import Path
+    from core.errors import UserError
+    from evalsuite.runs.contents import Spool
+    from tests.evalsuite.records import make_dialogue
+"""
+
+
+def in_a_process(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program that has `MAKE`'s names and `folder`, as a process of its own."""
+    text = textwrap.dedent(MAKE) + f"folder = Path({str(folder)!r})\n" + textwrap.dedent(program)
+    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120)
+
+
+def test_records_come_back_as_they_were_kept_each_time_that_they_are_read(tmp_path: Path) -> None:
+    spool, made = Spool(tmp_path), [make_dialogue(f"d{number}") for number in range(3)]
+    verdicts = [[make_judgement(each.id, "empathy", 3), make_judgement(each.id, "fluency", None)] for each in made]
+    later = [make_judgement(each.id, "empathy", 1).model_copy(update={"turn": 1}) for each in made]
+    pieces = []
+    for each, whole, part in zip(made, verdicts, later, strict=True):
+        pieces.append(spool.keep(each, [whole[0], part, whole[1]]))
+        assert list(Records(Dialogue, spool, [piece.dialogue for piece in pieces])) == made[: len(pieces)]  # between two writes
+    dialogues = Records(Dialogue, spool, [piece.dialogue for piece in reversed(pieces)])
+    assert len(dialogues) == 3 and list(dialogues) == list(dialogues) == made[::-1]
+    assert list(Records(Judgement, spool, [place for piece in pieces for place in piece.whole])) == [*chain(*verdicts)]
+    assert list(Records(Judgement, spool, [place for piece in pieces for place in piece.parts])) == later
+
+
+def test_the_file_has_no_name(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.keep(make_dialogue("d"), [])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+    program = """
+        spool = Spool(folder)
+        for number in range(2_000):
+            spool.read(spool.keep(make_dialogue(f"d{number}"), []).dialogue)
+        print(os.fstat(spool._file.fileno()).st_size, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    killed = in_a_process(program, tmp_path)
+    assert killed.returncode == -signal.SIGKILL and int(killed.stdout) > 100_000
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_disk_without_room_is_an_error_that_names_the_folder(tmp_path: Path) -> None:
+    program = """
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))  # as a full disk: what goes beyond is not written
+        spool = Spool(folder)
+        try:
+            for number in range(2_000):
+                spool.keep(make_dialogue(f"d{number}"), [])
+        except UserError as error:
+            print(error)
+    """
+    done = in_a_process(program, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"cannot write into {tmp_path}: File too large\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_written_into_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"cannot write into {tmp_path}/missing"):
+        Spool(tmp_path / "missing")

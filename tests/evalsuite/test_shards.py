@@ -163,7 +163,7 @@ def changed(t: Path, file: str, content: str | None) -> list[Path]:
     return folders
 
 
-def held(*numbers: int) -> str:
+def lines_of(*numbers: int) -> str:
     return "".join(dialogue(number).model_dump_json() + "\n" for number in numbers)
 
 
@@ -204,8 +204,8 @@ def another_part_of_the_gold_set(t: Path) -> list[Path]:
             lambda t: changed(t, "b/dialogues.jsonl", None),
             r"shard 2/2 is not finished \(no dialogues.jsonl in .*b\)",
         ),
-        (lambda t: changed(t, "b/dialogues.jsonl", held(1)), r"missing or doubled: .* \(1/2: 2, 2/2: 1\)"),
-        (lambda t: changed(t, "b/dialogues.jsonl", held(0, 3, 4)), "duplicate dialogue ids: d0"),
+        (lambda t: changed(t, "b/dialogues.jsonl", lines_of(1)), r"missing or doubled: .* \(1/2: 2, 2/2: 1\)"),
+        (lambda t: changed(t, "b/dialogues.jsonl", lines_of(0, 3, 4)), "duplicate dialogue ids: d0"),
         (lambda t: scored(t, "d4"), "a/judgements.jsonl: judges d4, which is not among this shard's dialogues"),
         (lambda t: scored(t, "d0", "d1"), r"3 dialogues have no judgement while others have \(d2\): score every shard"),
         (another_part_of_the_gold_set, "b/gold_judgements.jsonl: judges d0, which is not among this shard's dialogues"),
