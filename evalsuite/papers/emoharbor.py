@@ -279,7 +279,6 @@ class EmoHarbor(DialogueFramework):
         )
 
     def _person(self, profile: Profile, dialogue: str) -> PlayedPerson:
-        """The seeker of one dialogue, played as the config says."""
         return PlayedPerson(
             self.prompts,
             profile.language,

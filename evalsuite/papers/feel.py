@@ -198,7 +198,6 @@ def score(
 
 
 def _work(config: FeelConfig, member: Member, method: Method) -> Callable[[ChatClient, Dialogue], Awaitable[list[Judgement]]]:
-    """How one judge scores one dialogue by one method."""
     spec, bands = member.spec, Bands(config.rounds, config.off_sum)
     if method == "bands":  # at the panel's temperature
         spec = spec.model_copy(update={"sampling": spec.sampling.model_copy(update={"temperature": config.temperature})})

@@ -137,7 +137,6 @@ def topic_figures(people: Sequence[float], metric: Sequence[float]) -> dict[str,
 
 
 def _averaged(rows: Sequence[Mapping[str, float | None]]) -> dict[str, Estimate]:
-    """The mean of every figure over the topics in which it is defined."""
     values = np.array([[row[name] for name in FIGURES] for row in rows], dtype=np.float64)  # None becomes NaN
     defined = ~np.isnan(values)
     draws = resampled_means(np.where(defined, values, 0.0), defined.astype(np.float64))

@@ -109,7 +109,6 @@ def read_field(
 
 
 def _place(compared: Field, name: str, where: str, dialogues: Sequence[Dialogue], cards: Iterable[Played]) -> None:
-    """Add a seeker's dialogues, each with its card or profile. Errors: see `read_field`."""
     by_id: dict[str, Played] = {}
     for card in cards:
         if by_id.setdefault(card.id, card) != card:

@@ -193,7 +193,6 @@ def _synonyms() -> Any | None:
 
 @cache
 def _stems() -> Any:
-    """Porter's stemmer, with a cache."""
     from nltk.stem.porter import PorterStemmer
 
     return SimpleNamespace(stem=lru_cache(maxsize=1 << 16)(PorterStemmer().stem))

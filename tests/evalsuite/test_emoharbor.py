@@ -44,12 +44,7 @@ def speaks(body: dict[str, Any], count: int) -> Answer:
 
 def config(folder: Path, endpoint: Endpoint, own: dict[str, Any] | None = None, **changes: Any) -> Path:
     """A run of four models behind one endpoint; `own` is the section of EmoHarbor."""
-    for name in MODELS:
-        role = {"judge": "judge", "thinker": "seeker", "talker": "seeker"}.get(name, "supporter")
-        spec: dict[str, Any] = {"name": name, "about": "scripted", "roles": [role], "languages": ["en", "zh"]}
-        spec["endpoint"] = {"base_url": endpoint.url}
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(spec))
-    paths = {name: str(folder / f"{name}.yaml") for name in MODELS}
+    paths = {name: f"{name}@{endpoint.url}" for name in MODELS}
     settings: dict[str, Any] = {"framework": "emoharbor", "seeker": paths["talker"], "judge": paths["judge"]}
     settings |= {"supporters": [paths["my-model"]], "languages": ["en"], "limit": 1, "concurrency": 1, "out": "run"}
     section = {"thinker": paths["thinker"]} | (own or {})
@@ -179,7 +174,7 @@ def test_a_run_broken_in_mid_dialogue_asks_nothing_twice(esc_eval: EscEval, tmp_
         return answer
 
     with Endpoint(behave, MODELS) as endpoint:
-        given = config(tmp_path, endpoint, supporters=[str(tmp_path / f"{name}.yaml") for name in ("my-model", "other")])
+        given = config(tmp_path, endpoint, supporters=[f"{name}@{endpoint.url}" for name in ("my-model", "other")])
         while breaks:
             assert esc_eval("run", "--only", "simulate", "--config", given)[0] == 1
             assert '"rejected"' in (tmp_path / "run" / "dialogues.jsonl").read_text()
@@ -251,7 +246,7 @@ def test_gold_and_probes_are_judged_by_what_the_config_shows(esc_eval: EscEval, 
             *("thinker", "thinker", "judge"),  # people scored whole dialogues
         ]
         assert "[4] Seeker, inwardly: THOUGHT 3" in text(endpoint.requests[-1])
-        probing = ("judge-card", tmp_path / "judge.yaml", "--config", given, "--out", "probed", "--dialogues")
+        probing = ("judge-card", f"judge@{endpoint.url}", "--config", given, "--out", "probed", "--dialogues")
         code, err = esc_eval(*probing, "gold.jsonl")
         assert code == 2 and "dialogue g: its seeker has no thoughts to judge by" in err and err.count("\n") == 1
         assert esc_eval(*probing, "run/dialogues.jsonl") == (0, "")

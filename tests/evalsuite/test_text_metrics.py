@@ -4,7 +4,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from itertools import combinations_with_replacement
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,6 @@ from types import SimpleNamespace
 import jieba
 import orjson
 import pytest
-import typer
 from hypothesis import given
 from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
@@ -21,11 +19,10 @@ from sacrebleu.metrics import BLEU
 from core.errors import UserError
 from core.files import write_jsonl
 from core.languages import cut
-from core.records import Dialogue, Judgement, Language, Turn
+from core.records import Judgement, Language
 from core.tables import Estimate
 from data_prep.responses import Response
 from evalsuite.papers import text_metrics
-from evalsuite.papers.commands.respond import respond
 from evalsuite.papers.text_metrics import (
     BLEU_ORDERS,
     LABELS,
@@ -40,7 +37,7 @@ from evalsuite.papers.text_metrics import (
     units,
 )
 from tests.evalsuite.oracles import smoothed
-from tests.verbs import printed
+from tests.evalsuite.test_respond import call, dialogue
 
 pytestmark = pytest.mark.slow
 
@@ -169,6 +166,9 @@ def test_distinct_by_hand_and_its_jackknife() -> None:
     given = responses(rows)
     assert [s.values["distinct_1"] for s in measure(given)] == pytest.approx([200 / 3, 100, 100, 100])
     assert [s.values["distinct_2"] for s in measure(given)] == [100, 100, 100, None]  # one word has no pair
+    assert [
+        f.dialogues for f in figures(measure([*given, *responses([("d3", 3, "f g", None)])])) if f.metric == "distinct_2"
+    ] == [3, 3]
     assert estimate(given, "distinct_2", "responses").n == 3
     found = estimate(given, "distinct_1", "corpus")
     assert found.mean == pytest.approx(100 * 5 / 8) and found.n == 4
@@ -284,18 +284,6 @@ def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # -- the verb -----------------------------------------------------------------------------------------------------------------
-
-app = typer.Typer()
-app.command()(respond)
-
-
-call = partial(printed, app)
-
-
-def dialogue(id: str, said: str, **about: object) -> Dialogue:
-    """`said`: turns parted by `|`; a supporter's begins with `*`."""
-    turns = tuple(Turn(role="supporter" if t.startswith("*") else "seeker", text=t.lstrip("*")) for t in said.split("|"))
-    return Dialogue.model_validate({"id": id, "language": "en", "source": "x", "turns": turns} | about)
 
 
 def test_the_verb_prints_writes_and_hands_on(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,10 +11,10 @@ from core.files import write_json, write_jsonl
 from core.grouping import group_by
 from core.options import SetOption, console, name_and_value
 from core.paths import InFile, InFiles, MaybeFiles, Reads
-from core.records import Dialogue, Judgement
+from core.records import Judgement
 from core.rubrics import known_rubric, load_rubric
 from core.settings import fields_set, read_yaml
-from core.tables import Table, json_record
+from core.tables import json_record
 from core.verbs import Verbs
 from data_prep.scores.human import gold_scores_of, read_dialogues, read_preferences
 from data_prep.scores.rank_sft import group_of
@@ -157,8 +157,13 @@ def ensemble(
         return
     given, verdicts = read_dialogues(dialogues) if dialogues else [], judgements_of(judgements)
     if preferences:
-        (table,), figures = _ranked(verdicts, preferences, given, rubric or [], versus)
-        deliver("feel_rank", figures, [table], out, as_json)
+        own = {each.name: each for each in (load_rubric(str(path)) for path in rubric or [])}
+        used = [own.get(name) or known_rubric(name) for name in {verdict.rubric for verdict in verdicts}]
+        mixed = {each.name for each in used if each and each.shared_scale is None}
+        choices, pairing = read_preferences(preferences), Pairing("system", "card")
+        rankings = compare_ranks(human_ranks(choices, given, pairing), metric_ranks(verdicts, given, pairing, mixed))
+        ranked = {"ranking": [ranking.record() for ranking in rankings]}
+        deliver("feel_rank", ranked, against([ranking_table(rankings)], versus), out, as_json)
         return
     verdicts = _by_methods(verdicts, method or [])
     aspects = dict(name_and_value("--map", text, "HUMAN=ASPECT") for text in maps or [])
@@ -181,7 +186,6 @@ def ensemble(
 
 
 def _apply(paths: Sequence[Path], file: Path, out: Path, as_json: bool) -> None:
-    """Write the scores of the ensemble and of those without one judge; print a summary."""
     weights = read_yaml(file, Weights, "weights")  # JSON is YAML
     with at(file):
         weighted = weights.by_aspect().keys()
@@ -207,18 +211,6 @@ def _apply(paths: Sequence[Path], file: Path, out: Path, as_json: bool) -> None:
         console.print(f"not scored, no weights: {', '.join(unweighted)}")
     if fitted_on:
         console.print(f"the weights were fitted on {fitted_on} of these dialogues")
-
-
-def _ranked(
-    verdicts: Sequence[Judgement], choices: Sequence[Path], given: Sequence[Dialogue], own: Sequence[Path], versus: str | None
-) -> tuple[list[Table], dict[str, Any]]:
-    """The table of rankings, and its figures."""
-    rubrics = {rubric.name: rubric for rubric in (load_rubric(str(path)) for path in own)}
-    used = [rubrics.get(name) or known_rubric(name) for name in {verdict.rubric for verdict in verdicts}]
-    mixed = {rubric.name for rubric in used if rubric and rubric.shared_scale is None}
-    people, pairing = read_preferences(choices), Pairing("system", "card")
-    rankings = compare_ranks(human_ranks(people, given, pairing), metric_ranks(verdicts, given, pairing, mixed))
-    return against([ranking_table(rankings)], versus), {"ranking": [ranking.record() for ranking in rankings]}
 
 
 def _by_methods(judgements: Sequence[Judgement], methods: Sequence[str]) -> list[Judgement]:

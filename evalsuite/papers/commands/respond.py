@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from core.errors import UserError
 from core.files import write_jsonl
@@ -34,8 +33,7 @@ from evalsuite.commands.options import (
 from evalsuite.commands.output import deliver, exit_if_lost, talk
 from evalsuite.dialogues.hold import ModelSide, usage_of, utterance
 from evalsuite.papers.text_metrics import figures, figures_json, judgements, measure, metric_tables, need_metrics
-from evalsuite.runs.dialogue_framework import DialogueFramework
-from evalsuite.runs.folder import Run, open_run
+from evalsuite.runs.folder import open_run
 from evalsuite.runs.models import unspoken
 from evalsuite.runs.run_config import hashed, identity
 from serve.answers import Reply
@@ -110,28 +108,23 @@ def respond(
         problem = "with a supporter's turn after a seeker's: there is nothing to answer"
         raise UserError(f"{', '.join(map(str, dialogues))}: no dialogue in {', '.join(languages)} {problem}")
     need_metrics({dialogue.language for dialogue in chosen})  # before any call
+    supporters, progress = resolved.models.supporters, talk(as_json)
+    settled = {"mode": resolved.config.mode, "dialogues": hashed(chosen), "supporters": [identity(s) for s in supporters]}
     with open_run(resolved.out) as run:
-        replies = _ask_all(run, resolved, chosen, talk(as_json))
+        run.claim("respond", settled)
+        run.settle()
+        replies = []
+        with run.timed("respond"):
+            for spec in supporters:
+                if left_out := unspoken(spec, languages):
+                    progress.print(f"{spec.name} does not speak {', '.join(left_out)}: it skips those dialogues")
+                url = resolved.config.endpoints.get(spec.name)
+                with Batch(spec, run.store.path, progress, url, resolved.config.concurrency) as batch:
+                    replies += replies_on(batch, [dialogue for dialogue in chosen if spec.speaks(dialogue.language)])
+        write_jsonl(run.folder / "responses.jsonl", replies)
         if not all(reply.lost for reply in replies):
             _measure(replies, run.folder, as_json)
     exit_if_lost(sum(reply.lost for reply in replies), len(replies), "replies")
-
-
-def _ask_all(run: Run, resolved: DialogueFramework, dialogues: Sequence[Dialogue], progress: Console) -> list[Response]:
-    """Claim the folder, ask one supporter after the other, write responses.jsonl."""
-    supporters = [identity(spec) for spec in resolved.models.supporters]
-    run.claim("respond", {"mode": resolved.config.mode, "dialogues": hashed(dialogues), "supporters": supporters})
-    run.settle()
-    responses: list[Response] = []
-    with run.timed("respond"):
-        for spec in resolved.models.supporters:
-            if left_out := unspoken(spec, resolved.config.languages):
-                progress.print(f"{spec.name} does not speak {', '.join(left_out)}: it skips those dialogues")
-            url = resolved.config.endpoints.get(spec.name)
-            with Batch(spec, run.store.path, progress, url, resolved.config.concurrency) as batch:
-                responses += replies_on(batch, [dialogue for dialogue in dialogues if spec.speaks(dialogue.language)])
-    write_jsonl(run.folder / "responses.jsonl", responses)
-    return responses
 
 
 def _measure(replies: Sequence[Response], out: Path | None, as_json: bool) -> None:

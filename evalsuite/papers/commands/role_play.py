@@ -22,7 +22,6 @@ from evalsuite.commands.output import deliver, exit_if_lost, plain, talk
 from evalsuite.papers.reported.against import against
 from evalsuite.papers.role_play import (
     TITLES,
-    Field,
     compare_seekers,
     pairs_of,
     pairwise_tables,
@@ -159,19 +158,15 @@ def role_play(
             if cut := {dialogue.id for dialogue in seekers.dialogues if dialogue.lost}:
                 progress.print(f"{len(cut)} dialogues that a failing server had cut off are not judged", soft_wrap=True)
             lost, total = sum(score.lost and score.dialogue_id not in cut for score in scores), len(scores)
-        _write_seekers(run.folder, stage, seekers)
+        # Another stage in the same folder may have other dialogues and cards, so names begin with the stage.
+        write_jsonl(run.folder / f"{stage}_dialogues.jsonl", seekers.dialogues)
+        played = list({person.id: person for person in seekers.cards.values()}.values())
+        for name, kind in (("cards", RoleCard), ("profiles", Profile)):
+            if records := [person for person in played if isinstance(person, kind)]:
+                write_jsonl(run.folder / f"{stage}_{name}.jsonl", records)
         shown = against(tables, versus)
         deliver(stage, plain(shown), shown, tables_out, as_json)
     exit_if_lost(lost, total, "answers", run.failures())
-
-
-def _write_seekers(folder: Path, stage: str, seekers: Field) -> None:
-    """Write a stage's dialogues and cards; another stage in the same folder may have others, so names begin with the stage."""
-    write_jsonl(folder / f"{stage}_dialogues.jsonl", seekers.dialogues)
-    people = list({person.id: person for person in seekers.cards.values()}.values())
-    for name, kind in (("cards", RoleCard), ("profiles", Profile)):
-        if records := [person for person in people if isinstance(person, kind)]:
-            write_jsonl(folder / f"{stage}_{name}.jsonl", records)
 
 
 def _of_choices(paths: Sequence[Path], dialogues: Sequence[Path], mode: Mode) -> list[Table]:

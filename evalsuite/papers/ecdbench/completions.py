@@ -59,7 +59,6 @@ class SharedPrompts(LocalCompletionsAPI):
         return list(itertools.chain.from_iterable(asyncio.run(requests)))
 
     def _returns(self, prompt: tuple[int, ...], count: int) -> bool:
-        """Whether the server returns that many alternatives, with token ids."""
         try:
             answer = self._first.model_call([list(prompt)], generate=True, gen_kwargs=_settings(count))
             return bool(_FirstTokens.parse_generations(answer)[0])

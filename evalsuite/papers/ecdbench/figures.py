@@ -36,7 +36,6 @@ def charts(benchmark: Benchmark, results: Sequence[ModelResult], facts: Mapping[
 
 
 def _by_label(nodes: Iterable[Node]) -> dict[str, list[float]]:
-    """Label → scores of the nodes that have one."""
     scored = group_by((node for node in nodes if node.partial is not None), lambda node: node.label)
     return {label: [node.partial for node in of_label if node.partial is not None] for label, of_label in scored.items()}
 

@@ -156,7 +156,6 @@ def plan_tasks(benchmark: Benchmark, layout: Layout, data: Path | None, wanted: 
 
 
 def _why_not(dataset: Dataset, file: str | None) -> str:
-    """Why a dataset whose `file` is not there cannot run."""
     form = "documents" if dataset.judged else "items"
     missing = f"no {file}" if file else f"needs a file in the form `{form}` and a layout.yaml (see configs/ecdbench/local.yaml)"
     if dataset.run is not None and dataset.run.reason:

@@ -92,7 +92,6 @@ def _board_notes(
 
 
 def _reasons(result: ModelResult, before_more: str) -> str:
-    """The first reasons why there is no total, and the number of others."""
     more = len(result.reasons) - GAPS
     return "; ".join(result.reasons[:GAPS]) + (f"{before_more} {more} more" if more > 0 else "")
 
