@@ -166,9 +166,8 @@ def test_distinct_by_hand_and_its_jackknife() -> None:
     given = responses(rows)
     assert [s.values["distinct_1"] for s in measure(given)] == pytest.approx([200 / 3, 100, 100, 100])
     assert [s.values["distinct_2"] for s in measure(given)] == [100, 100, 100, None]  # one word has no pair
-    assert [
-        f.dialogues for f in figures(measure([*given, *responses([("d3", 3, "f g", None)])])) if f.metric == "distinct_2"
-    ] == [3, 3]
+    more = figures(measure([*given, *responses([("d3", 3, "f g", None)])]))
+    assert [f.dialogues for f in more if f.metric == "distinct_2"] == [3, 3]
     assert estimate(given, "distinct_2", "responses").n == 3
     found = estimate(given, "distinct_1", "corpus")
     assert found.mean == pytest.approx(100 * 5 / 8) and found.n == 4
