@@ -82,6 +82,7 @@ def test_who_talks_is_asked_before_and_after_and_becomes_a_profile_that_a_judge_
         for wrong in ({"value": 6}, {"value": 1.5}, {"choice": "a"}, {"text": "much"}, {}):
             assert ann.put(profile.id, "person.ideas", **wrong)[0] == 422, wrong
         assert ann.put(profile.id, "before.sad", value=1)[0] == 422, "a feeling belongs to a talk"
+        ann.put(profile.id, "person.age", text="")
         assert "How old are you?" in ann.submit(profile.id)[1]["message"]
         tells(ann, profile.id, "person", 5)
         ann.put(profile.id, "person.planned", value=1)

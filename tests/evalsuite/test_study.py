@@ -51,7 +51,7 @@ def test_tau_lies_between_what_the_pairs_that_hold_allow() -> None:
     assert tau(alone, one) == Estimate(1.0, -1.0, 1.0, 2), "one card makes no order stand"
 
 
-def frameworks(seed: int, upside_down: bool = False) -> list[FrameworkScores]:
+def frameworks(seed: int, upside_down: bool = False, trials: int = 2) -> list[FrameworkScores]:
     """Two frameworks that measure one true quality of a dialogue's cell, each with noise of its own."""
     rng = np.random.default_rng(seed)
     dialogues: list[Dialogue] = []
@@ -60,7 +60,7 @@ def frameworks(seed: int, upside_down: bool = False) -> list[FrameworkScores]:
     for rank, supporter in enumerate("abcd"):
         for card in range(30):
             true = 30 + 12 * rank + rng.normal(0, 10)
-            for trial in range(2):
+            for trial in range(trials):
                 id = f"{supporter}{card}{trial}"
                 dialogues.append(make_dialogue(id, supporter, card_id=f"c{card}", trial=trial))
                 for place, name in enumerate(("warm", "kind")):
@@ -82,6 +82,9 @@ def test_frameworks_that_measure_the_same_agree_and_the_opposite_do_not() -> Non
     _, _, seen, cleared, *trust = dimensions.rows[0]
     assert 0.6 < seen.mean < 0.9 < cleared.mean <= 1, "noise apart, they are one"  # type: ignore[union-attr, operator]
     assert all(0.6 < part < 0.95 for part in trust)  # type: ignore[operator]
+    single = frameworks(2, trials=1)  # one trial says nothing about chance
+    once = dimension_table(single[0], single[1], "en")
+    assert once is not None and once.rows[0][3].mean is None and once.rows[0][4:] == (None, None)  # type: ignore[union-attr]
     calls = call_table(both, "en")
     assert calls is not None
     (told, needed), (told2, needed2) = ((row[4], row[6]) for row in calls.rows)
