@@ -13,6 +13,7 @@ import psutil
 import typer
 
 from core.rubrics import load_rubric
+from evalsuite.people.server import create_app
 from evalsuite.people.store import StudyStore
 from evalsuite.people.study import Person, Study, assign, rated_items
 from tests.bench.figures import OUT, Bench, OutOption
@@ -20,16 +21,16 @@ from tests.people_study import Client, dialogue, free_port, process, url_of
 
 RUBRIC = load_rubric("esc_eval_human")
 KEYS = list(RUBRIC.dimensions)
+PAUSE = 2.0  # seconds between two clicks of a rater, on average
 
 
 def main(
     raters: Annotated[int, typer.Option(min=1, help="How many click.")] = 200,
     seconds: Annotated[float, typer.Option(help="How long they do.")] = 30.0,
-    pause: Annotated[float, typer.Option(help="Seconds between two clicks of one rater, on average.")] = 2.0,
     out: OutOption = OUT,
 ) -> None:
     """Raters who click all at once, and then each in their own time; every acknowledged click has to be there afterwards."""
-    bench = Bench("people", "A study's server under clicks", raters=raters, seconds=seconds, pause=pause)
+    bench = Bench("people", "A study's server under clicks", raters=raters, seconds=seconds, pause=PAUSE)
     with TemporaryDirectory() as place:
         folder = Path(place) / "study"
         folder.mkdir()
@@ -40,7 +41,7 @@ def main(
             bench.say(f"{raters} raters sign in")
             clients = [_signed_in(store, address, code, token) for code, token in tokens.items()]
             before = sum(psutil.Process(server.pid).cpu_times()[:2])
-            at_once, in_turn, acknowledged = asyncio.run(_load(address, clients, seconds, pause))
+            at_once, in_turn, acknowledged = asyncio.run(_load(address, clients, seconds))
             spent = sum(psutil.Process(server.pid).cpu_times()[:2]) - before
         kept = {(t, name): answer.value for t, found in store.answers().items() for (name, _), (answer, _) in found.items()}
         store.close()
@@ -68,16 +69,14 @@ def _study(folder: Path, raters: int) -> tuple[dict[str, str], StudyStore]:
 
 def _signed_in(store: StudyStore, address: str, code: str, token: str) -> tuple[Client, int]:
     """A rater's cookie without the page of links, whose rate holds back guesses from one address; and the first task."""
-    client = Client(address)
-    client.cookie = store.enter(token) or ""
-    row = store.session(client.cookie)
+    session = store.enter(token) or ""
+    row = store.session(session)
     assert row is not None
-    client.csrf = row[0].csrf
-    return client, store.tasks(code)[0].id
+    return Client(address, f"{create_app(store).state.cookie}={session}", row[0].csrf), store.tasks(code)[0].id
 
 
 async def _load(
-    address: str, clients: list[tuple[Client, int]], seconds: float, pause: float
+    address: str, clients: list[tuple[Client, int]], seconds: float
 ) -> tuple[list[float], list[float], dict[tuple[int, str], int]]:
     acknowledged: dict[tuple[int, str], int] = {}
 
@@ -103,10 +102,10 @@ async def _load(
 
         async def rater(number: int, client: Client, task: int) -> None:
             rng = random.Random(number)
-            await asyncio.sleep(rng.uniform(0, pause))
+            await asyncio.sleep(rng.uniform(0, PAUSE))
             while time.perf_counter() < ends:
                 in_turn.append(await click(client, task, rng.choice(KEYS), rng.randrange(5)))
-                await asyncio.sleep(rng.uniform(0, 2 * pause))
+                await asyncio.sleep(rng.uniform(0, 2 * PAUSE))
 
         await asyncio.gather(*(rater(number, client, task) for number, (client, task) in enumerate(clients)))
     return at_once, in_turn, acknowledged
