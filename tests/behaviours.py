@@ -73,7 +73,6 @@ class Rule(Settings):
     usage: dict[str, Any] = Field(default={})
     most_prompt_tokens: int | None = None
     """A prompt is cut to so many tokens, and nothing is said of it but in the usage."""
-    delay: float = 0.0
 
 
 class Expected(Settings):
@@ -149,7 +148,6 @@ class Player(Endpoint):
             body=None if rule.body is None else _filled(rule.body, ordinary.text),
             logprobs=[entry for token in tokens for entry in token.written(ordinary.text)] if wanted else None,
             usage={"prompt_tokens": min(prompt, rule.most_prompt_tokens or prompt)} | ordinary.usage | rule.usage,
-            delay=rule.delay,
         )
 
     async def _models(self, request: web.Request) -> web.Response:

@@ -35,7 +35,7 @@ def tabs(*rows: Sequence[object]) -> str:
     return "".join("\t".join(map(str, row)) + "\n" for row in rows)
 
 
-def bbq(condition: str, label: int, polarity: str = "neg") -> dict[str, Any]:
+def bbq(condition: str, label: int) -> dict[str, Any]:
     """Two neighbours, one of whom a stereotype would name."""
     return {
         "context": "Two neighbours came home late.",
@@ -45,7 +45,7 @@ def bbq(condition: str, label: int, polarity: str = "neg") -> dict[str, Any]:
         "ans2": "Not known",
         "label": label,
         "context_condition": condition,
-        "question_polarity": polarity,
+        "question_polarity": "neg",
         "category": "Physical_appearance",
         "answer_info": {"ans0": ["tall", "tall"], "ans1": ["short", "short"], "ans2": ["Not known", "unknown"]},
         "additional_metadata": {"stereotyped_groups": ["Tall"], "version": "a"},

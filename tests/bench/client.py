@@ -71,8 +71,6 @@ def main(
     runs: RunsOption = 3,
     dialogues: Annotated[int, typer.Option(help="Dialogues a run, of ours and of the bare loop.")] = 500,
     other_dialogues: Annotated[int, typer.Option(help="Dialogues of the slower clients. 0: none of them.")] = 100,
-    at_once: Annotated[bool, typer.Option(help="With answers at once.")] = True,
-    latency: Annotated[bool, typer.Option(help="With answers after 200 ms.")] = True,
     many: Annotated[int, typer.Option(help="Dialogues that are under way at once in the last figure. 0: without it.")] = MANY,
     out: OutOption = OUT,
 ) -> None:
@@ -87,19 +85,16 @@ def main(
         calls = Path(folder) / "calls.jsonl"
         with endpoint(0) as url:
             calls.write_bytes(b"".join(orjson.dumps(bodies) + b"\n" for bodies in calls_of(url, DIFFERENT)))
-            if at_once:
-                bench = Bench("client", f"(a) Client and engine: {calls_made}", **sizes)
-                _compare(bench, url, dialogues, other_dialogues, runs, others, calls)
-                _deliver(bench, others, out)
-        if latency:
-            with endpoint(LATENCY) as url:
-                bench = Bench("client-latency", f"(a) Client and engine, answers after {LATENCY:g} s: {calls_made}", **sizes)
-                _late(bench, url, dialogues, other_dialogues, runs, others, calls)
-                _deliver(bench, others, out)
+            bench = Bench("client", f"(a) Client and engine: {calls_made}", **sizes)
+            _compare(bench, url, dialogues, other_dialogues, runs, others, calls)
+            _deliver(bench, others, out)
+        with endpoint(LATENCY) as url:
+            bench = Bench("client-latency", f"(a) Client and engine, answers after {LATENCY:g} s: {calls_made}", **sizes)
+            _late(bench, url, dialogues, other_dialogues, runs, others, calls)
+            _deliver(bench, others, out)
     if many:
-        bench = Bench(
-            "client-many", "(a) Client and engine, many dialogues in flight: three calls per dialogue", dialogues=many
-        )
+        title = "(a) Client and engine, many dialogues in flight: three calls per dialogue"
+        bench = Bench("client-many", title, dialogues=many)
         _under_way(bench, many)
         bench.deliver(out)
 
@@ -112,10 +107,6 @@ def _deliver(bench: Bench, others: Sequence[str], out: Path) -> None:
     if absent := [name for name in RIVALS if name not in others]:
         bench.notes.append(f"Not measured: {', '.join(absent)} (make setup-peers; --other-dialogues).")
     bench.deliver(out)
-
-
-def _others(figures: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
-    return {name: values for name, values in figures.items() if name != "ours"}
 
 
 def _compare(
@@ -132,8 +123,9 @@ def _compare(
     rates_of = {name: [s.calls / s.seconds for s in spent] for name, spent in at_once.items()}
     cpu_of = {name: [1000 * s.cpu / s.calls for s in spent] for name, spent in at_once.items()}
     for name in at_once:
-        bench.add(f"{name}: calls/s", rates_of[name], peers=_others(rates_of) if name == "ours" else None)
-        bench.add(f"{name}: CPU, ms a call", cpu_of[name], peers=_others(cpu_of) if name == "ours" else None)
+        for what, figures in (("calls/s", rates_of), ("CPU, ms a call", cpu_of)):
+            peers = {other: values for other, values in figures.items() if other != "ours"}
+            bench.add(f"{name}: {what}", figures[name], peers=peers if name == "ours" else None)
     for name in list(at_once)[1:]:
         pairs = list(zip(at_once["ours"], at_once[name], strict=True))
         rates = [(a.calls / a.seconds) / (b.calls / b.seconds) for a, b in pairs]

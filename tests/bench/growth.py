@@ -50,7 +50,6 @@ def slopes(peaks: dict[int, float]) -> dict[int, float]:
 def main(
     sizes: Annotated[list[int] | None, typer.Argument(help="Dialogues of each run, rising. Default: 100 1000 10000.")] = None,
     concurrency: Annotated[int, typer.Option(help="Calls in flight; at most the smallest size, for full waves.")] = 100,
-    latency: Annotated[float, typer.Option(help="Seconds that the endpoint takes.")] = LATENCY,
     exchanges: Annotated[int, typer.Option(help="Exchanges a dialogue: 1 makes three calls of it, 5 eleven.")] = EXCHANGES,
     parts: Annotated[int, typer.Option(help="Shards that are merged. 0: none.")] = 100,
     part: Annotated[int, typer.Option(help="Dialogues a shard.")] = 10,
@@ -63,13 +62,13 @@ def main(
         "(d) Growth: runs of more and more dialogues",
         sizes=sizes,
         concurrency=concurrency,
-        latency=latency,
+        latency=LATENCY,
         exchanges=exchanges,
     )
     seconds: dict[int, float] = {}
     cpu: dict[int, float] = {}
     peaks: dict[int, float] = {}
-    with endpoint(latency, WORDS) as url, tempfile.TemporaryDirectory() as name:
+    with endpoint(LATENCY, WORDS) as url, tempfile.TemporaryDirectory() as name:
         for size in sizes:
             folder = Path(name) / str(size)
             write_jsonl(folder / "cards.jsonl", varied(size))

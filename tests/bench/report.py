@@ -29,16 +29,13 @@ TIMINGS = """
 def main(
     supporters: Annotated[int, typer.Option(help="Supporters; every one talks on every card.")] = 14,
     cards: Annotated[int, typer.Option(help="Role cards per language.")] = 304,
-    words: Annotated[int, typer.Option(help="Random words a reply.")] = 190,
-    keep: Annotated[Path | None, typer.Option(help="Keep the run and its report in this folder.")] = None,
     out: OutOption = OUT,
 ) -> None:
     """(e) Report of a run as large as ESC-Eval's own evaluation, its page in headless Chromium, and data preparation."""
     bench = Bench("report", "(e) Report of a full benchmark", supporters=supporters, cards_a_language=cards)
     with tempfile.TemporaryDirectory() as scratch:
-        folder = keep or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
-        content = make_content(cards, {f"model-{n:02d}": n / supporters for n in range(supporters)}, words=words)
+        folder = Path(scratch)
+        content = make_content(cards, {f"model-{n:02d}": n / supporters for n in range(supporters)}, words=190)
         write_run(folder, content=content)
         seconds, cpu, _ = measured(sys.executable, "-m", "evalsuite.cli", "report", folder)
         page = folder / "report.html"

@@ -84,7 +84,6 @@ def corpus(folder: Path, size: int, seed: int = 0) -> Path:
 def main(
     sizes: Annotated[list[int] | None, typer.Argument(help="Examples of each build. Default: 1400 14000.")] = None,
     out: OutOption = OUT,
-    eval_cards: Annotated[list[str] | None, typer.Option(help="Evaluation cards; default: the bundled ones.")] = None,
 ) -> None:
     """(e) Data preparation: seconds and peak memory of `python -m data_prep role-sft` for each size, on perturbed rows."""
     assert {SUPPORT, ROLE_PLAY} <= set(SOURCES)
@@ -98,9 +97,7 @@ def main(
             mix = corpus(folder, size)
             given = ["--config", str(mix), "--out", str(folder / "out")]
             given += [f"--source={source}={folder}" for source in (SUPPORT, ROLE_PLAY)]
-            took, _, peak = measured(
-                sys.executable, "-m", "data_prep", "role-sft", *given, *(f"--eval-cards={card}" for card in eval_cards or [])
-            )
+            took, _, peak = measured(sys.executable, "-m", "data_prep", "role-sft", *given)
             built = sum(1 for part in ("train", "valid") for _ in (folder / "out" / f"{part}.jsonl").open())
         seconds[size] = took
         bench.add(f"{size:,}: built", built)
