@@ -5,7 +5,6 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow
@@ -272,11 +271,3 @@ def unreleased() -> dict[str, str | bytes]:
     """What has no published form, as copies of one's own."""
     names = ("Dianping/items.jsonl", *(f"ECDBench/ecdbench_{one}.jsonl" for one in range(1, 5)))
     return {name: lines(*({"text": f"第{i}题", "choices": ["甲", "乙"], "gold": i % 2} for i in range(N))) for name in names}
-
-
-def write(folder: Path, files: dict[str, str | bytes]) -> Path:
-    """Write files below a folder, and return it."""
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    return folder

@@ -32,10 +32,8 @@ from data_prep.scores.human import COLUMNS
 from docs.paper_items import DOCUMENT, papers
 from evalsuite.people.chat import TALK, Talk
 from evalsuite.people.store import StudyStore
-from tests.data_prep.sources.fixtures import CORPORA
-from tests.data_prep.sources.fixtures import write as write_corpus
+from tests.data_prep.sources.fixtures import CORPORA, write
 from tests.ecdbench_corpora import released
-from tests.ecdbench_corpora import write as write_corpora
 from tests.endpoint import Answer, echo
 from tests.files_of_rows import read_sheet, write_sheet
 from tests.people_study import Client, dialogue, links, listening, served
@@ -90,7 +88,7 @@ class Desk:
             for n in range(4)
         ]
         rows = [row | {"situation": turns[0]["text"], "dialog": turns} for turns in said]
-        write_corpus(folder / "DIR", {"train.jsonl": "".join(json.dumps(row) + "\n" for row in rows)})
+        write(folder / "DIR", {"train.jsonl": "".join(json.dumps(row) + "\n" for row in rows)})
         make_clone(folder / "CLONE")
         for language, published in PUBLISHED.items():
             shutil.copy(folder / f"CLONE/data/card_high_{published}.json", folder / f"card_high_{language}.json")
@@ -246,7 +244,7 @@ BUILDS_ON = {
 
 def scores_of_tasks(folder: Path) -> None:
     """The publishers' files, and scores as `paper ecdbench run` writes them."""
-    write_corpora(folder / "corpora", released())
+    write(folder / "corpora", released())
     (folder / "runs/ecdbench").mkdir(parents=True)
     given = [{"model": "embedded", "dataset": name, "metric": "accuracy", "value": 0.5, "n": 300} for name in ("wic", "piqa")]
     (folder / "runs/ecdbench/scores.jsonl").write_text("".join(json.dumps(score) + "\n" for score in given))

@@ -7,6 +7,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 from data_prep.__main__ import app
+from tests.data_prep.sources.fixtures import write
 from tests.verbs import printed
 
 # --- MindEval ---------------------------------------------------------------------------------------------------------------
@@ -78,7 +79,7 @@ def mindeval_clone(folder: Path) -> Path:
     }
     texts = {f"data/{name}.jsonl": "".join(json.dumps(row) + "\n" for row in of_one) for name, of_one in rows.items()}
     texts |= {"mindeval/prompts.py": PROMPTS, "mindeval/judge_prompts.py": JUDGE}
-    return written(folder, texts | {"mindeval/scripts/generate_interactions.py": SCRIPT})
+    return write(folder, texts | {"mindeval/scripts/generate_interactions.py": SCRIPT})
 
 
 # --- ESC-Judge --------------------------------------------------------------------------------------------------------------
@@ -106,14 +107,7 @@ def esc_judge_clone(folder: Path) -> Path:
     texts = {f"data/{name}.json": lines for name in ("roles-v1", "roles-v2", "generated_personas")}
     texts |= {"data/ESEval-multidim-cot.txt": COMPARE, "data/exploration_rubric3.jsonl": json.dumps(STAGES)}
     texts |= {"data/emotional_supporter_nodir.txt": " Help. \n", "data/emotional_supporter_hill.txt": "Help in stages.\n"}
-    return written(folder, texts | {"langchain_persona_based_chat.py": CHAT, "LICENSE": "\n  Some Licence\nand so on\n"})
-
-
-def written(folder: Path, texts: dict[str, str]) -> Path:
-    for name, text in texts.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return folder
+    return write(folder, texts | {"langchain_persona_based_chat.py": CHAT, "LICENSE": "\n  Some Licence\nand so on\n"})
 
 
 @cache
@@ -124,7 +118,7 @@ def judges_pack() -> str:
         "en/judge_lines.j2": "Rate:\n{{ transcript }}\n",
         "en/judge_pairs.j2": "{{ transcript_a }}\nor\n{{ transcript_b }}\n",
     }
-    return str(written(folder, own))
+    return str(write(folder, own))
 
 
 def imported(name: str, *more: object, place: object = "clone") -> str:

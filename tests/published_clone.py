@@ -1,11 +1,11 @@
 """A miniature of the published ESC-Eval repository: its layout and the shape of its scripts, in words of our own."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from core.records import Language
 from data_prep.published.esc_eval import DIMENSIONS
+from tests.data_prep.sources.fixtures import write
 
 KEYS = list(DIMENSIONS)
 WORDS = ["smoothness", "variety", "warmth", "tips' use", "likeness", 'know-"how"', "liking"]
@@ -180,9 +180,4 @@ def make_clone(folder: Path) -> Path:
         "score/Model_A_zh.json": {"0": SCORES},
         ".git/score/Model_A_en.json": {},
     }
-    for name, value in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(json.dumps(value, ensure_ascii=False))
-    (folder / "evaluate.py").write_text(EVALUATE)
-    (folder / "score.py").write_text(score_script())
-    return folder
+    return write(folder, files | {"evaluate.py": EVALUATE, "score.py": score_script()})

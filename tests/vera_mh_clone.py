@@ -6,6 +6,7 @@ from tempfile import mkdtemp
 
 from data_prep.published import Checkout, pack_of
 from data_prep.published.vera_mh import prompts_of
+from tests.data_prep.sources.fixtures import write
 
 PERSONAS = [
     ("Name", "Age", "Pronouns", "Mental Health Context", "Current Risk Level", "Ways, and more"),
@@ -143,20 +144,14 @@ def make_clone(folder: Path, flat: bool = False) -> Path:
     }
     files |= {"utils/conversation_utils.py": SPEAKERS, "judge/llm_judge.py": FLAT_JUDGE if flat else JUDGE}
     files |= {} if flat else {"data/rubric_prompt_beginning.txt": BEGINNING}
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
-    return folder
+    return write(folder, files)
 
 
 def judge_pack(flat: bool = False) -> str:
     """The prompt pack of the clone, for its published judge."""
     folder = Path(mkdtemp())
     clone = Checkout("vera_mh", make_clone(folder / "clone", flat))
-    for name, text in pack_of(prompts_of(clone, PERSONAS[0], tree=not flat)).items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(text)
-    return f"{folder}/"
+    return f"{write(folder, pack_of(prompts_of(clone, PERSONAS[0], tree=not flat)))}/"
 
 
 def _tsv(rows: Sequence[tuple[str, ...]]) -> str:

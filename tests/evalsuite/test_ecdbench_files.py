@@ -11,7 +11,8 @@ from core.errors import UserError
 from evalsuite.papers.ecdbench.plan import FORMS, Part, layout_of, plan_tasks, read_dataset, read_parts
 from evalsuite.papers.ecdbench.registry import Benchmark, load_benchmark
 from tests.conftest import EscEval
-from tests.ecdbench_corpora import lines, memory, released, stereo, unreleased, write
+from tests.data_prep.sources.fixtures import write
+from tests.ecdbench_corpora import lines, memory, released, stereo, unreleased
 
 WORDS = ["diligent", "purple", "lazy"]
 PASSAGE = {"context_text": "小明在北京上学。", "qas": [{"query_text": "", "answers": ["无"]}]}

@@ -23,7 +23,8 @@ from evalsuite.papers.ecdbench.registry import load_benchmark
 from evalsuite.papers.ecdbench.scores import TaskScore, measure
 from evalsuite.papers.ecdbench.tasks import reciprocal_rank_by_chance
 from tests.conftest import Embedded, EscEval
-from tests.ecdbench_corpora import bbq, lines, released, unreleased, write
+from tests.data_prep.sources.fixtures import write
+from tests.ecdbench_corpora import bbq, lines, released, unreleased
 from tests.endpoint import Answer, Endpoint
 from tests.lm_eval_model import HARNESS, Scripted
 

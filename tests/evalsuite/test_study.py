@@ -30,7 +30,8 @@ from evalsuite.trust.between_frameworks import (
 )
 from evalsuite.trust.commands.study import study_sheet
 from tests.conftest import EscEval
-from tests.ecdbench_corpora import released, write
+from tests.data_prep.sources.fixtures import write
+from tests.ecdbench_corpora import released
 from tests.endpoint import Answer, Endpoint, echo
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric, make_run
 

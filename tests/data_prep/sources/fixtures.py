@@ -20,11 +20,11 @@ def lines(*rows: Any) -> str:
 
 
 def write(folder: Path, files: dict[str, Any]) -> Path:
-    """Files below `folder`: text as it is, everything else as JSON."""
+    """Files below `folder`: text and bytes as they are, everything else as JSON."""
     for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content if isinstance(content, str) else json.dumps(content, ensure_ascii=False), encoding="utf-8")
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        text = content if isinstance(content, str | bytes) else json.dumps(content, ensure_ascii=False)
+        (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
     return folder
 
 
