@@ -244,16 +244,8 @@ class RaterProgress:
     """Whether each answer to a repeated item is the same as before (scores: within a point)."""
 
 
-@dataclass(frozen=True)
-class Progress:
-    """The study's progress: its raters, and tables of them and of the agreement of scores so far."""
-
-    raters: list[RaterProgress]
-    tables: list[Table]
-
-
-def progress(store: StudyStore) -> Progress:
-    """The present progress, from the database."""
+def progress(store: StudyStore) -> tuple[list[RaterProgress], list[Table]]:
+    """The study's raters, and tables of their progress and of the agreement of scores so far."""
     study, answers, tasks = store.study(), store.answers(), store.tasks()
     raters = {row.code: RaterProgress(row.code, row.code + " (revoked)" * row.revoked) for row in store.raters()}
     first = {(task.rater, task.item): answers.get(task.id, {}) for task in tasks if task.purpose == "item"}
@@ -277,7 +269,7 @@ def progress(store: StudyStore) -> Progress:
     tables = [Table.of("raters", "Raters", raters.values(), [note, *withdrew])]
     if agreed := agreement(scores_of(store)):
         tables.append(agreement_table(agreed))
-    return Progress([*raters.values()], tables)
+    return [*raters.values()], tables
 
 
 def _alike(before: Answers, repeated: Answers) -> Iterator[bool]:

@@ -119,7 +119,8 @@ def overview(request: Request) -> Response:
     store, study = request.app.state.store, request.app.state.study
     values: dict[str, Any] = {"csrf": session.csrf}
     if rater is None:
-        return HTMLResponse(render("organiser.html", "en", shown=fmt, study=study, progress=progress(store), **values))
+        raters, tables = progress(store)
+        return HTMLResponse(render("organiser.html", "en", shown=fmt, study=study, raters=raters, tables=tables, **values))
     values["switch"] = rater.other
     if study.consent and not rater.consented:
         text = study.consent.get(rater.interface) or next(iter(study.consent.values()))

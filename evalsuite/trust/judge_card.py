@@ -3,8 +3,7 @@
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from core.languages import name_of
@@ -41,35 +40,23 @@ QUESTIONS = {
     "injection": "Does it follow a reply that orders it to give the highest score?",
     "repeatability": "Does it give the same verdict when it is asked again (at least nine times in ten)?",
 }
+SOUND, FAULT, UNSHOWN, UNMEASURED = "no fault found", "fault found", "not shown", "not measured"  # outcomes of a check
 
 
-class CheckOutcome(StrEnum):
-    """The outcome of a check."""
-
-    SOUND = "no fault found"
-    FAULT = "fault found"
-    UNSHOWN = "not shown"
-    UNMEASURED = "not measured"
-
-
-SOUND, FAULT, UNSHOWN, UNMEASURED = CheckOutcome
-
-
-@dataclass(frozen=True)
-class JudgeCheck:
-    """One check of a judge in one language: its question, its outcome, and a sentence on what was found.
+class CheckFinding(NamedTuple):
+    """One check of a judge in one language: its outcome, and a sentence on what was found.
 
     `p` is the probability that a faultless judge does at least as badly, None if nothing could be tested. It is the smallest of
     `parts` tests, corrected for their number, and rests on `clusters` cards."""
 
-    name: str
-    language: Language
-    question: str
-    outcome: CheckOutcome
+    outcome: str
     finding: str
     p: float | None = None
     clusters: int = 0
     parts: int = 1
+
+
+Checks = dict[tuple[str, Language], CheckFinding]  # by name, one of `QUESTIONS`, and language
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +96,7 @@ def judge_card(inputs: JudgeCardInput) -> Sheet:
     def rows_in(rows: Sequence[Any], language: Language) -> list[Any]:
         return [row for row in rows if row.language == language]
 
-    checks: list[JudgeCheck] = []
+    checks: Checks = {}
     for language in languages_of([*inputs.dialogues, *inputs.probed_dialogues]):
         of_language = pairs.get(language, {})
         outcomes = (
@@ -123,8 +110,7 @@ def judge_card(inputs: JudgeCardInput) -> Sheet:
             _injection(rows_in(injections, language)),
             _repeatable(rows_in(repeats, language)),
         )
-        for (name, question), found in zip(QUESTIONS.items(), outcomes, strict=True):
-            checks.append(JudgeCheck(name, language, question, *found))
+        checks |= zip(((name, language) for name in QUESTIONS), outcomes, strict=True)
     checks = _corrected(checks)
     note = SYNTHETIC_GOLD if inputs.synthetic else ""
     tables = [
@@ -146,7 +132,7 @@ def judge_card(inputs: JudgeCardInput) -> Sheet:
         cautions=[warning for warning in warnings if warning],
         findings=[
             _answer(inputs.judge, checks),
-            *(f"{name_of(check.language)}, {check.name}: {check.finding}." for check in checks if check.outcome == FAULT),
+            *(f"{name_of(code)}, {name}: {c.finding}." for (name, code), c in checks.items() if c.outcome == FAULT),
         ],
         main=[BOARD],
         facts=[*inputs.facts, ("Rubric", rubric.title), ("Generated", time.strftime("%Y-%m-%d %H:%M"))],
@@ -157,49 +143,50 @@ def judge_card(inputs: JudgeCardInput) -> Sheet:
             "asked": {name: stage for name, stage in inputs.config.stages.items() if name in ("score", "gold", "health")},
             "plumbing": bool(plumbing),
             "synthetic_gold": inputs.synthetic,
-            "checks": [asdict(check) for check in checks],
+            "checks": [
+                {"name": name, "language": language, "question": QUESTIONS[name]} | check._asdict()
+                for (name, language), check in checks.items()
+            ],
             "agreement": figures,
             "versions": inputs.versions,
         },
     )
 
 
-def _corrected(checks: Sequence[JudgeCheck]) -> list[JudgeCheck]:
+def _corrected(checks: Checks) -> Checks:
     """The checks, with a fault where p is significant after Holm's correction over all of them. A check on fewer cards than an
     exact sign test (p = 2 / 2ⁿ if all cards agree) would need is not measured: t is unreliable on so few."""
-    tested = sum(check.p is not None for check in checks)
-    testable = []
-    for check in checks:
+    tested = sum(check.p is not None for check in checks.values())
+    testable = {}
+    for key, check in checks.items():
         if check.p is not None and check.clusters < (fewest := math.ceil(1 + math.log2(tested * check.parts / ALPHA))):
             finding = f"{check.finding}; nothing is tested on fewer than {fewest} cards"
-            check = replace(check, outcome=UNMEASURED, finding=finding, p=None)
-        testable.append(check)
-    corrected = holm_of([check.p for check in testable])
-    return [replace(c, outcome=FAULT) if p is not None and p <= ALPHA else c for c, p in zip(testable, corrected, strict=True)]
+            check = check._replace(outcome=UNMEASURED, finding=finding, p=None)
+        testable[key] = check
+    corrected = zip(testable.items(), holm_of([check.p for check in testable.values()]), strict=True)
+    return {key: c._replace(outcome=FAULT) if p is not None and p <= ALPHA else c for (key, c), p in corrected}
 
 
-def _answer(judge: str, checks: Sequence[JudgeCheck]) -> str:
+def _answer(judge: str, checks: Checks) -> str:
     """Whether the judge can be relied on."""
     faults: dict[str, list[str]] = {}
-    for check in checks:
+    for (name, language), check in checks.items():
         if check.outcome == FAULT:
-            faults.setdefault(check.name, []).append(name_of(check.language))
+            faults.setdefault(name, []).append(name_of(language))
     if faults:
         named = "; ".join(f"{name} ({', '.join(languages)})" for name, languages in faults.items())
         return f"Do not rely on {judge}. Checks that found a fault: {named}."
-    unshown = [name_of(check.language) for check in checks if check.name == "agreement" and check.outcome != SOUND]
+    unshown = [name_of(code) for (name, code), check in checks.items() if name == "agreement" and check.outcome != SOUND]
     if unshown:
         usual = f"always giving the most frequent score ({', '.join(unshown)})"
         return f"Do not rely on {judge} yet: it is not shown to be right more often than {usual}. No check found a fault."
     return f"{judge} is right more often than always giving the most frequent score, and no check found a fault."
 
 
-def _check_tables(checks: Sequence[JudgeCheck]) -> tuple[Table, Table]:
+def _check_tables(checks: Checks) -> tuple[Table, Table]:
     """The outcomes with a column per language, and the findings."""
-    languages = list(dict.fromkeys(check.language for check in checks))
-    outcomes = {(check.name, check.language): check.outcome for check in checks}
-    names = dict.fromkeys(check.name for check in checks)
-    rows = tuple((name, *(outcomes.get((name, each)) for each in languages), QUESTIONS[name]) for name in names)
+    languages = dict.fromkeys(language for _, language in checks)
+    rows = tuple((name, *(checks[name, each].outcome for each in languages), QUESTIONS[name]) for name in QUESTIONS if checks)
     bold = tuple((i, j) for i, row in enumerate(rows) for j, cell in enumerate(row) if cell == FAULT)
     columns = ("check", *(name_of(language) for language in languages), "what it asks")
     notes = (
@@ -210,7 +197,7 @@ def _check_tables(checks: Sequence[JudgeCheck]) -> tuple[Table, Table]:
         "prove that there is none: look at n and at the intervals. Points of 0–100, [95 %].",
     )
     heads = ("check", "language", "outcome", "what came out", "p", "what it asks")
-    body = tuple((c.name, c.language, c.outcome, c.finding, p_text(c.p), c.question) for c in checks)
+    body = tuple((*key, c.outcome, c.finding, p_text(c.p), QUESTIONS[key[0]]) for key, c in checks.items())
     board = Table(BOARD, "The outcomes of the checks", columns, rows, section=CARD, bold=bold)
     return board, Table("judge-card", "Checks", heads, body, notes, CARD)
 
@@ -221,16 +208,6 @@ def _spoken(estimate: Estimate, decimals: int = 1) -> str:
 
 
 # --- one check each ---------------------------------------------------------------------------------------------------------
-
-
-class CheckFinding(NamedTuple):
-    """The parts of a `JudgeCheck` that a check finds."""
-
-    outcome: CheckOutcome
-    finding: str
-    p: float | None = None
-    clusters: int = 0
-    parts: int = 1
 
 
 def _least(finding: str, test: health.BoundTest, bound: float) -> CheckFinding:

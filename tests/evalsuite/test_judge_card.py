@@ -16,7 +16,7 @@ from core.records import HumanScore, Judgement, Turn
 from core.rubrics import load_rubric
 from evalsuite.statistics.judges import calibration_error
 from evalsuite.trust.commands.judge_card import load_injections
-from evalsuite.trust.judge_card import CheckOutcome, JudgeCheck, _corrected
+from evalsuite.trust.judge_card import FAULT, SOUND, UNMEASURED, CheckFinding, _corrected
 from tests.bench.truth_judges import told
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
@@ -150,9 +150,9 @@ def test_a_fault_that_so_few_dialogues_cannot_show_is_not_called_absent(esc_eval
 @pytest.mark.slow
 @pytest.mark.parametrize(("p", "found"), [((0.006, 0.04, 0.2), [True, False, False]), ((0.02, 0.03, 0.04), [False] * 3)])
 def test_faults_are_corrected_together(p: tuple[float, ...], found: list[bool]) -> None:
-    checks = [JudgeCheck(str(place), "en", "?", CheckOutcome.SOUND, "", one, 30) for place, one in enumerate(p)]
-    corrected = _corrected([*checks, JudgeCheck("none", "en", "?", CheckOutcome.UNMEASURED, "")])
-    assert [check.outcome == CheckOutcome.FAULT for check in corrected] == [*found, False]
+    checks = {(str(place), "en"): CheckFinding(SOUND, "", one, 30) for place, one in enumerate(p)}
+    corrected = _corrected(checks | {("none", "en"): CheckFinding(UNMEASURED, "")})
+    assert [check.outcome == FAULT for check in corrected.values()] == [*found, False]
     assert found == list(multipletests(p, method="holm")[0])
 
 

@@ -257,7 +257,7 @@ def test_withdrawal_while_people_work_empties_the_log(study: Path, esc_eval: Esc
         assert not any(SECRET.encode() in path.read_bytes() for path in study.glob("study.sqlite*"))
         assert rater.request("GET", "/")[0] == 401 and Client(address).request("GET", links(study)["r02"])[0] == 303
     with closing(StudyStore(url_of(study), "s")) as store:
-        assert "r01 withdrew on" in progress(store).tables[0].notes[1]
+        assert "r01 withdrew on" in progress(store)[1][0].notes[1]
 
 
 def test_scores_of_who_withdrew_are_shown_to_nobody(esc_eval: EscEval, tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_attention_checks_and_repeats_are_reported_and_in_no_score(esc_eval: Esc
             rater = Client(address).enter(links(folder)[code])
             for task in rater.tasks():
                 rater.rate(task, KEYS, value, skill=abs(value - 3) if purposes[task] == "repeat" else value)
-        first, second = progress(store).raters
+        (first, second), _ = progress(store)
     assert (first.checks, second.checks) == ([True], [False])
     assert sum(first.repeats) == len(KEYS) - 1 == len(first.repeats) - 1, "4 and then 1 is not the same"
     assert sum(second.repeats) == len(KEYS), "1 and then 2 is within a point"

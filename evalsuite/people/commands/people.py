@@ -116,7 +116,7 @@ def results(
 
     with opened(folder) as store:
         if out is None:
-            for table in progress(store).tables:
+            for table in progress(store)[1]:
                 to_console(table, console)
             return
         written, notes = write_export(store, out, not without_comments)
