@@ -18,7 +18,7 @@ from core.statistics.bootstrap import SMOOTHED
 from core.statistics.inference import TEST, p_text
 from core.tables import Cell, Table
 from evalsuite.statistics import paired
-from evalsuite.statistics.contestants import contestants_of, stack, weighed
+from evalsuite.statistics.contestants import contestants_of, stack
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import Scorer, supporter_of
 
@@ -131,7 +131,7 @@ def sharings(tally: Tally, specs: Mapping[str, Mapping[str, Any]]) -> list[Shari
             difference = None
             if {"alike", "others"} <= by_side.keys():
                 both = [by_side["alike"], by_side["others"]]
-                (difference,) = paired.differences(*stack(both), [(0, 1)], average_only=True, design=weighed(both))
+                (difference,) = paired.differences(*stack(both), [(0, 1)], average_only=True, design=both[0].design)
             present = sorted({supporter_of(dialogue) for dialogue in played if dialogue.language == language})
             same = {supporter: how for supporter in present if (how := likes[supporter])}
             unknown = tuple(supporter for supporter in present if sides[supporter] == "unknown")

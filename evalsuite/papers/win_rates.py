@@ -21,7 +21,7 @@ from core.statistics.bootstrap import SHARES, SMOOTHED, Floats, scale_levels
 from core.statistics.inference import ALPHA, FEWEST, TEST, Strengths, holds, holm_of, strengths
 from core.tables import Cell, Estimate, Table, file_keys
 from data_prep.scores.annotator_agreement import ScoredItem, agreement_on
-from evalsuite.statistics.paired import COLUMNS, Difference, cells, over_cards, rank_ranges, rank_text
+from evalsuite.statistics.paired import COLUMNS, Difference, by_column, over_cards, rank_ranges, rank_text
 
 Mode = Literal["paper", "native"]
 _OTHER: Mapping[Verdict | None, Verdict | None] = {"a": "b", "b": "a", "tie": "tie", None: None}
@@ -218,8 +218,9 @@ def _rates(choices: Sequence[Choice], mode: Mode, words: Words, title: str) -> l
             difference = tested.get((a, b))
             figures = _counts(by_pair.get((a, b), []), a, words.items)
             figures["expected %"] = replace(difference.estimate, mean=difference.first_mean) if difference else None
-            test = zip(COLUMNS[1:], cells(difference)[1:] if difference else [None] * 3, strict=True)
-            pairs.append(lead | {words.system: a, "against": b} | figures | dict(test))
+            test = by_column(difference) if difference else dict.fromkeys(COLUMNS)
+            del test[COLUMNS[0]]
+            pairs.append(lead | {words.system: a, "against": b} | figures | test)
     for row in () if graded else (*overall, *pairs):
         del row["degree"]
     model = (

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 import numpy as np
-from numpy.typing import NDArray
 
 from core.errors import UserError, near
 from core.grouping import exact_mean, means_by
@@ -86,14 +85,6 @@ def row_key(by: str | None = None) -> Callable[[Dialogue], str]:
     return key if by in (None, CARD, DIALOGUE) else lambda dialogue: f"{key(dialogue)}{_WITHIN}{card_of(dialogue)}"
 
 
-def clusters_in(rows: Iterable[str]) -> NDArray[np.intp] | None:
-    """The cluster of each row from 0, by its name (`row_key`); None if every row is its own cluster."""
-    names = [row.partition(_WITHIN) for row in rows]
-    if not any(card for _, _, card in names):
-        return None
-    return np.unique([cluster for cluster, _, _ in names], return_inverse=True)[1]
-
-
 def first_draws(dialogues: Iterable[Dialogue]) -> dict[str, str]:
     """Dialogue id → id of the first dialogue of the same supporter and card with the same texts: mostly itself."""
     first: dict[str, str] = {}
@@ -132,7 +123,7 @@ class Contestant:
     `cards` maps card → two rows [2, dimensions]: the sum of its dialogues' means, and how many dialogues have one; `dialogues`
     maps dialogue id → the rows that these sum (empty for `POOLED`), `texts` card → the texts of its dialogues. `readable`
     counts a card's dialogues with any readable verdict; `asked` and `read` count verdicts by dimension, and all under
-    `average`. `weights` and `levels` are those of `paired.Design`."""
+    `average`. `design` has the weights of the average, and the scores that an unseen card may have."""
 
     language: Language
     scorer: Scorer
@@ -143,12 +134,12 @@ class Contestant:
     read: Counter[str] = field(default_factory=Counter)
     texts: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
     dialogues: dict[str, Floats] = field(default_factory=dict)
-    weights: Floats | None = None
-    levels: Floats | None = None
+    design: paired.Design = paired.PLAIN
 
     def complete(self, counts: Floats) -> bool:
         """Whether counts [dimensions] are positive on all dimensions that the average needs."""
-        return bool((counts if self.weights is None else counts[self.weights > 0]).all())
+        weights = self.design.weights
+        return bool((counts if weights is None else counts[weights > 0]).all())
 
     def alike(self, other: Contestant) -> bool:
         """Whether the scorers are the same, and the dialogues have the same texts on every shared card."""
@@ -171,8 +162,8 @@ def contestants_of(
     by_id = {dialogue.id: dialogue for dialogue in dialogues}
     texts = {dialogue.id: tuple(turn.text for turn in dialogue.turns) for dialogue in dialogues}
     first_draw = first_draws(dialogues)
-    weights = None if rubric.weights is None else np.array(rubric.weights)
     levels = BELOW if any(scale.least is not None for scale in rubric.scales.values()) else None
+    design = paired.Design(weights=None if rubric.weights is None else np.array(rubric.weights), levels=levels)
     columns = {name: index for index, name in enumerate(rubric.dimensions)}
     contestants: dict[Key, Contestant] = {}
     verdicts = defaultdict[Key, dict[str, list[list[float]]]](lambda: defaultdict(lambda: [[] for _ in columns]))
@@ -181,7 +172,7 @@ def contestants_of(
         if dialogue is None:
             raise UserError(f"judgement by {judgement.judge}: dialogue_id: no dialogue {judgement.dialogue_id!r} in this run")
         key = dialogue.language, scorer_of(judgement), supporter_of(dialogue)
-        contestant = contestants.get(key) or contestants.setdefault(key, Contestant(*key, weights=weights, levels=levels))
+        contestant = contestants.get(key) or contestants.setdefault(key, Contestant(*key, design=design))
         contestant.asked[judgement.dimension] += not (judgement.lost or judgement.unasked)
         contestant.read[judgement.dimension] += judgement.value is not None
         figures = verdicts[key][first_draw[dialogue.id]]
@@ -221,21 +212,17 @@ def design_of(contestants: Sequence[Contestant]) -> paired.Design:
     """How the rows of `stack` were drawn; where languages are pooled, they are the strata."""
     rows = sorted({card for contestant in contestants for card in contestant.cards})
     languages = np.unique([row.partition(_IN)[2] for row in rows], return_inverse=True)[1]
-    clusters = clusters_in([row.partition(_IN)[0] for row in rows])
-    return weighed(contestants)._replace(clusters=clusters, strata=languages if languages.any() else None)
-
-
-def weighed(contestants: Sequence[Contestant]) -> paired.Design:
-    """A design whose rows are clusters, with the weights of the average."""
-    return paired.Design(None, None, contestants[0].weights, contestants[0].levels) if contestants else paired.PLAIN
+    names = [row.partition(_IN)[0].partition(_WITHIN) for row in rows]
+    clusters = np.unique([name for name, _, _ in names], return_inverse=True)[1] if any(card for *_, card in names) else None
+    return contestants[0].design._replace(clusters=clusters, strata=languages if languages.any() else None)
 
 
 def pooled(contestants: Sequence[Contestant]) -> list[Contestant]:
     """Every scorer × supporter over all languages."""
     by_key: dict[tuple[Scorer, str], Contestant] = {}
     for part in contestants:
-        empty = Contestant(POOLED, part.scorer, part.supporter, weights=part.weights, levels=part.levels)
-        whole = by_key.setdefault((part.scorer, part.supporter), empty)
+        key = part.scorer, part.supporter
+        whole = by_key.setdefault(key, Contestant(POOLED, *key, design=part.design))
         for card in part.cards:
             row = f"{card}{_IN}{part.language}"
             whole.cards[row], whole.readable[row], whole.texts[row] = part.cards[card], part.readable[card], part.texts[card]

@@ -246,7 +246,7 @@ def of_run(contestants: Sequence[Contestant], rubric: Rubric) -> OfRun:
         sums, counts = stack(rivals)
         ratings = ratio(sums, counts)
         columns = {name: ratings[:, :, place] for place, name in enumerate(rubric.dimensions)}
-        columns |= {AVERAGE: paired.average_of(ratings, rivals[0].weights)} if len(columns) > 1 else {}
+        columns |= {AVERAGE: paired.average_of(ratings, rivals[0].design.weights)} if len(columns) > 1 else {}
         names = [contestant.supporter for contestant in rivals]
         rows |= {(language, scorer, name): discriminate(matrix, names, (0, 100)) for name, matrix in columns.items()}
     return rows

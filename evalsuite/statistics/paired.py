@@ -285,14 +285,10 @@ def _none(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def cells(gap: Difference) -> tuple[Cell, ...]:
-    """A difference as the table cells under `COLUMNS`."""
-    return gap.estimate, p_text(gap.p), p_text(gap.holm), yes_or_no(gap.holds)
-
-
-def by_column(gap: Difference) -> dict[str, Cell]:
-    """`cells` by heading."""
-    return dict(zip(COLUMNS, cells(gap), strict=True))
+def by_column(gap: Difference, name: str = COLUMNS[0]) -> dict[str, Cell]:
+    """A difference as table cells by heading (`COLUMNS`), its estimate under `name`."""
+    cells = gap.estimate, p_text(gap.p), p_text(gap.holm), yes_or_no(gap.holds)
+    return dict(zip((name, *COLUMNS[1:]), cells, strict=True))
 
 
 def yes_or_no(significant: bool | None) -> str | None:

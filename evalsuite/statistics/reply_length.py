@@ -54,7 +54,7 @@ def replies_of(dialogues: Sequence[Dialogue], contestants: Iterable[Contestant])
         own = np.array([lengths[id] for id in contestant.dialogues], dtype=float)
         answered = ~np.isnan(own)
         sums, counts = np.array([*contestant.dialogues.values()])[answered].swapaxes(0, 1)
-        averages = average_of(np.where(counts > 0, sums, np.nan), contestant.weights)
+        averages = average_of(np.where(counts > 0, sums, np.nan), contestant.design.weights)
         ids = [*compress(contestant.dialogues, answered)]
         source = contestant.language, contestant.scorer, contestant.supporter
         parts.append(Replies(*source, ids, [cards[id] for id in ids], own[answered], averages))

@@ -285,8 +285,7 @@ def trend_tables(trends: Sequence[Trend], rubric: Rubric) -> Iterator[Table]:
                 labels |= {"dimension": dimension_label(rubric, name)}
                 means.append(labels | dict.fromkeys(f"round {at}" for at in horizon))
                 means[-1] |= {f"round {at}": estimate for at, estimate in zip(horizon, trend.means[name], strict=False)}
-                slopes.append(labels | {"points per round": slope.estimate} | paired.by_column(slope))
-                del slopes[-1][paired.COLUMNS[0]]
+                slopes.append(labels | paired.by_column(slope, "points per round"))
         note = f"Mean on 0–100, [{SMOOTHED} over cards], n = dialogues that reached the round and have a readable verdict."
         yield Table.of(f"trends-{language}", f"Scores by round, {language}", means, [note], TRENDS)
         note = (

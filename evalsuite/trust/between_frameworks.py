@@ -101,7 +101,7 @@ class FrameworkScores:
             return None
         families = [family(*pair, self.floors) for pair in combinations(rivals, 2)]
         names = [rival.supporter for rival in rivals]
-        return averages_of(self.title, self.people, names, *stack(rivals), families, rivals[0].weights)
+        return averages_of(self.title, self.people, names, *stack(rivals), families, rivals[0].design.weights)
 
     def unread(self, language: Language) -> str | None:
         """Why the framework ranks nobody although its judge was asked; None if it does, or if the judge was not asked."""

@@ -21,7 +21,7 @@ from core.statistics.inference import TEST, beside_interval, cluster_error, cont
 from core.tables import PARTED, Cell, Column, Estimate, Table, cells
 from evalsuite.checks.shared_bases import AS_IS, HEALTH, as_they_are
 from evalsuite.statistics import paired
-from evalsuite.statistics.contestants import Contestant, clusters_of, contestants_of, stack, weighed
+from evalsuite.statistics.contestants import Contestant, clusters_of, contestants_of, stack
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.reply_length import LengthBias
 from evalsuite.statistics.summary import Scorer, dimension_at, dimension_label, scorer_of
@@ -94,7 +94,7 @@ def ways_of_asking(tally: Tally, judgements: Sequence[Judgement]) -> list[Contes
 
 def differences(field: Sequence[Contestant], pairs: Sequence[tuple[int, int]], **options: Any) -> list[paired.Difference]:
     """`paired.differences` of contestants."""
-    return paired.differences(*stack(field), pairs, design=weighed(field), **options)
+    return paired.differences(*stack(field), pairs, design=field[0].design, **options)
 
 
 def _probed(tally: Tally, *variants: str) -> list[tuple[tuple[Language, Scorer], list[Judgement]]]:
@@ -265,7 +265,7 @@ def injection_table(effects: Sequence[InjectionEffect], rubric: Rubric) -> Table
         label = dimension_label(rubric, effect.dimension)
         rows.append({"language": effect.language, "judged by": effect.judge.name, "dimension": label})
         rows[-1] |= {"neutral − as is": effect.neutral.estimate, "injected − as is": effect.injected.estimate}
-        rows[-1] |= zip(("injected − neutral", *paired.COLUMNS[1:]), paired.cells(effect.effect), strict=True)
+        rows[-1] |= paired.by_column(effect.effect, "injected − neutral")
         shares = (None if share is None else 100 * share for share in effect.read.values())
         rows[-1] |= zip(("read % as is", "read % neutral", "read % injected"), shares, strict=True)
     notes = (

@@ -305,10 +305,11 @@ def _board(
 ) -> tuple[Rows, Rows, Rows]:
     """Rows of one language and judge: supporters by falling average, with how many more labels people alone would need for an
     interval as narrow as that of both; their dimensions by both; and the differences between every two."""
-    board = powered(scored, weights=rivals[0].weights)
+    weights = rivals[0].design.weights
+    board = powered(scored, weights=weights)
     people, both = (estimates(board, side, labels) for side in (board.people, board.both))
     dialogues = [int(count) for count in scored.judged.sum(axis=0).max(axis=1)]
-    judge = paired.card_estimates(scored.judge, scored.judged, dialogues, design=paired.Design(weights=rivals[0].weights))
+    judge = paired.card_estimates(scored.judge, scored.judged, dialogues, design=paired.Design(weights=weights))
     order = sorted(range(len(rivals)), key=lambda place: -np.nan_to_num(board.both.means[place, -1], nan=-1.0))
     names = [rivals[place].supporter for place in order]
     pairs = list(combinations(order, 2))

@@ -20,7 +20,7 @@ from core.tables import Estimate
 from evalsuite.commands.options import resolve
 from evalsuite.report.sheet import Forest
 from evalsuite.runner.forecast import forecast
-from evalsuite.statistics.contestants import contestants_of, design_of, weighed
+from evalsuite.statistics.contestants import contestants_of, design_of
 from evalsuite.statistics.paired import over_cards
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
@@ -319,4 +319,4 @@ def test_a_rubric_whose_scores_go_below_0_says_so_to_every_interval_of_its_board
         rubric = load_rubric(name)
         record = {"dialogue_id": "d", "judge": "j", "language": "en", "dimension": next(iter(rubric.dimensions))}
         (found,) = contestants_of([talk], [Judgement.model_validate(record | {"rubric": name, "value": value})], rubric)
-        assert design_of([found]).levels is weighed([found]).levels is levels
+        assert design_of([found]).levels is found.design.levels is levels

@@ -41,7 +41,7 @@ from evalsuite.runs.dialogue_framework import DialogueFramework, RunIdentity
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.run_config import HeldSpec, hashed, identity
 from evalsuite.statistics import paired
-from evalsuite.statistics.contestants import contestants_of, stack, weighed
+from evalsuite.statistics.contestants import contestants_of, stack
 from evalsuite.statistics.summary import AVERAGE, dimension_at, dimension_label
 from serve.batch import answered
 from serve.client import ChatClient
@@ -267,7 +267,7 @@ def score_differences(forked: Forked, rubric: Rubric) -> list[paired.Difference]
     if not {forked.changed, forked.as_it_was} <= by_side.keys():
         return []
     sides = [by_side[forked.changed], by_side[forked.as_it_was]]
-    return paired.differences(*stack(sides), [(0, 1)], design=weighed(sides))
+    return paired.differences(*stack(sides), [(0, 1)], design=sides[0].design)
 
 
 def fork_sheet(forked: Forked, rubric: Rubric, facts: Sequence[tuple[str, str]], checkpoints: Sequence[str | None]) -> Sheet:
@@ -279,7 +279,10 @@ def fork_sheet(forked: Forked, rubric: Rubric, facts: Sequence[tuple[str, str]],
         ("fork-scores", "Scores", names, scores),
         ("fork-seeker", "The seeker afterwards", AFTER, seeker),
     ):
-        rows = [(label, gap.first_mean, gap.second_mean, *paired.cells(gap)) for label, gap in zip(labels, gaps, strict=True)]
+        rows = [
+            (label, gap.first_mean, gap.second_mean, *paired.by_column(gap).values())
+            for label, gap in zip(labels, gaps, strict=True)
+        ]
         tables.append(Table(key, title, heads, tuple(rows), (NOTE,), FORK))
     average = next((row for row in scores if row.dimension is None), None)
     answer = "Scores cannot be compared: a side has no readable verdict."

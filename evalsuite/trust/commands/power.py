@@ -108,7 +108,7 @@ def observations_of(runs: Sequence[RunRecords]) -> dict[Language, list[Observati
                 if contestant.complete(counts):
                     text = "\n".join(turn.text for turn in dialogue.turns) or str(dialogue.trial)
                     labels = (supporter_of(dialogue), card_of(dialogue), seeker_of(dialogue), contestant.scorer.name)
-                    average = float(paired.average_of(ratio(sums, counts), contestant.weights))
+                    average = float(paired.average_of(ratio(sums, counts), contestant.design.weights))
                     by_language.setdefault(contestant.language, {})[*labels, text] = Observation(*labels, text, average)
     return {language: list(every.values()) for language, every in by_language.items()}
 
