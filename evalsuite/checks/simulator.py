@@ -5,7 +5,7 @@ compared with that of human seekers."""
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from math import nan
 
@@ -157,12 +157,8 @@ def _gender(text: str) -> str | None:
     return genders.pop() if len(genders) == 1 else None
 
 
-def reveals_model(dialogue: Dialogue, card: RoleCard | None) -> Found:
-    """Lines with a phrase of `MACHINE`, or with think tags: reasoning that should not leave the simulator."""
-    return _with_phrases(dialogue, _REVEALING)
-
-
-def _with_phrases(dialogue: Dialogue, phrases: tuple[str, ...]) -> Found:
+def _with_phrases(dialogue: Dialogue, card: RoleCard | None, phrases: tuple[str, ...]) -> Found:
+    """The seeker's lines with one of the phrases."""
     lines = _suspected(searched(phrases), [*lines_of(dialogue)])
     return [(place, words) for place, text in lines if (words := phrase(phrases, text))]
 
@@ -223,11 +219,8 @@ def repeats_itself(dialogue: Dialogue, card: RoleCard | None) -> Found:
     return findings
 
 
-def plays_supporter(dialogue: Dialogue, card: RoleCard | None) -> Found:
-    """Lines with a phrase of `SUPPORTER`, in which the seeker gives advice or comfort."""
-    return _with_phrases(dialogue, SUPPORTER)
-
-
+reveals_model = partial(_with_phrases, phrases=_REVEALING)  # also reasoning that should not leave the simulator
+plays_supporter = partial(_with_phrases, phrases=SUPPORTER)  # the seeker gives advice or comfort
 Check = Callable[[Dialogue, RoleCard | None], Found | None]
 COUNTED = ("says_everything", "repeats_itself")  # checks without phrases, which work in any language
 CHECKS: dict[str, tuple[str, Check]] = {

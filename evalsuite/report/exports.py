@@ -125,23 +125,17 @@ def write_inspect_logs(run: Run, out: Path) -> list[Path]:
         from inspect_ai.log import write_eval_log
     except ImportError:
         raise UserError("--inspect: inspect_ai is not installed: pip install 'esc-eval[inspect]'") from None
-    out.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, log in _logs(run):
-        paths.append(out / f"{name}.eval")
-        write_eval_log(log, paths[-1], format="eval")
-    return paths
-
-
-def _logs(run: Run) -> Iterator[tuple[str, EvalLog]]:
     config = shards.whole(run.folder)
     if not (sets := sets_of(run.folder, config)):
         raise UserError(UNSCORED.format(run.folder))
+    out.mkdir(parents=True, exist_ok=True)
     verdicts = {judged.judge or "judge": group_by(judged.records(), lambda judgement: judgement.dialogue_id) for judged in sets}
     records = read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues")
-    task = config.simulated.framework if config.simulated else "given_dialogues"
+    task, paths = config.simulated.framework if config.simulated else "given_dialogues", []
     for supporter, dialogues in group_by(records, lambda dialogue: dialogue.supporter or "given dialogues").items():
-        yield re.sub(r"[^A-Za-z0-9._-]+", "-", f"{task}_{supporter}"), _log(run, config, supporter, dialogues, verdicts)
+        paths.append(out / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', f'{task}_{supporter}')}.eval")
+        write_eval_log(_log(run, config, supporter, dialogues, verdicts), paths[-1], format="eval")
+    return paths
 
 
 def _log(

@@ -44,18 +44,16 @@ def uncertainty(judgements: Sequence[Judgement], rubric: Rubric) -> dict[str, fl
     spreads: dict[str, list[float]] = {}
     for (id, dimension), verdicts in group_by(judgements, lambda verdict: (verdict.dialogue_id, verdict.dimension)).items():
         factor = 100 / rubric.scale_of(dimension).span
-        spread = [_deviation(verdict.distribution) for verdict in verdicts if verdict.distribution]
+        spread = []
+        for shares in (verdict.distribution for verdict in verdicts if verdict.distribution):
+            scores, likely = np.array([*map(float, shares)]), np.array([*shares.values()])
+            spread.append(np.sqrt(np.average((scores - np.average(scores, weights=likely)) ** 2, weights=likely)))
         values = [verdict.value for verdict in verdicts if verdict.value is not None]
         if spread:
             spreads.setdefault(id, []).append(factor * float(np.mean(spread)))
         elif len(values) > 1:
             spreads.setdefault(id, []).append(factor * float(np.std(values, ddof=1)))
     return {id: float(np.mean(each)) for id, each in spreads.items()}
-
-
-def _deviation(shares: Mapping[str, float]) -> float:
-    scores, chances = np.array([float(score) for score in shares]), np.array(list(shares.values()))
-    return float(np.sqrt(np.average((scores - np.average(scores, weights=chances)) ** 2, weights=chances)))
 
 
 def spread_and_error(judgements: Sequence[Judgement], people: Sequence[HumanScore], rubric: Rubric) -> Estimate:
