@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from selenium import webdriver
+from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
@@ -48,6 +49,14 @@ def opened(browser: webdriver.Chrome, path: Path) -> None:
 
 def unfold(browser: webdriver.Chrome) -> None:
     browser.execute_script("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+
+
+def draw(browser: webdriver.Chrome) -> None:
+    """Unfold the page and draw every chart."""
+    unfold(browser)
+    for plot in browser.find_elements(By.CSS_SELECTOR, ".plot"):
+        browser.execute_script("arguments[0].scrollIntoView()", plot)
+        until(browser, f"return document.querySelector('[data-chart=\"{plot.get_attribute('data-chart')}\"] svg') !== null")
 
 
 def until(browser: webdriver.Chrome, script: str) -> None:

@@ -18,7 +18,7 @@ from evalsuite.report.charts import Chart
 from evalsuite.report.content import content_of
 from evalsuite.report.report import PLUMBING, write_report
 from evalsuite.runs.folder import open_run
-from tests.evalsuite.browsing import no_errors, opened, text_of, unfold, until
+from tests.evalsuite.browsing import draw, no_errors, opened, text_of, unfold, until
 from tests.generated_report import INJECTIONS, NO_CONTROL, make_content, write_run
 
 pytestmark = pytest.mark.browser
@@ -64,10 +64,7 @@ def selected(browser: webdriver.Chrome) -> int:
 
 def test_opens_without_errors_and_draws_every_chart(page: webdriver.Chrome) -> None:
     assert page.execute_script("return document.querySelectorAll('main details[open]').length") == 0
-    unfold(page)
-    for plot in page.find_elements(By.CSS_SELECTOR, ".plot"):
-        page.execute_script("arguments[0].scrollIntoView()", plot)
-        until(page, f"return document.querySelector('[data-chart=\"{plot.get_attribute('data-chart')}\"] svg') !== null")
+    draw(page)
     assert len(text_of(page, ".plot")) == 8
     assert PLUMBING in text_of(page, ".banner p")
     assert page.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
@@ -78,10 +75,7 @@ def test_curves_are_drawn_too(browser: webdriver.Chrome, tmp_path: Path) -> None
     write_run(tmp_path, "emoharbor")
     with open_run(tmp_path) as run:
         opened(browser, write_report(tmp_path, content_of(run))["html"])
-    unfold(browser)
-    for plot in browser.find_elements(By.CSS_SELECTOR, ".plot"):
-        browser.execute_script("arguments[0].scrollIntoView()", plot)
-        until(browser, f"return document.querySelector('[data-chart=\"{plot.get_attribute('data-chart')}\"] svg') !== null")
+    draw(browser)
     shown = {name.partition("-")[0]: name for name in browser.execute_script(CHARTS)}
     assert {"survival", "trends"} < set(shown)
     for name in (shown["survival"], shown["trends"]):
@@ -305,13 +299,6 @@ def test_an_address_leads_to_a_transcript_and_its_filters(browser: webdriver.Chr
     until(browser, "return document.getElementById('count').textContent === '48 of 48 dialogues'")
     assert all(text_of(browser, ".row .score"))
     no_errors(browser)
-
-
-def test_every_control_has_a_name(page: webdriver.Chrome) -> None:
-    unfold(page)
-    controls = "select, input, summary, .sort, [role=listbox], [role=region], pre[tabindex]"
-    for control in page.find_elements(By.CSS_SELECTOR, controls):
-        assert control.accessible_name.strip()
 
 
 def test_verdicts_show_probabilities_and_levels_and_only_rows_in_sight_exist(page: webdriver.Chrome) -> None:

@@ -20,7 +20,7 @@ from evalsuite.report.sheet import Branch, Sheet, write_sheet
 from evalsuite.runs.records import read_runs
 from evalsuite.runs.texts import TextDiff
 from evalsuite.statistics.comparison import compare
-from tests.evalsuite.browsing import every, no_errors, opened, screen, text_of, unfold, until, violations
+from tests.evalsuite.browsing import draw, every, no_errors, opened, screen, text_of, unfold, until, violations
 from tests.evalsuite.records import make_run
 from tests.generated_report import make_content
 
@@ -165,9 +165,7 @@ def test_axe_finds_no_serious_violation(browser: webdriver.Chrome, tmp_path: Pat
     browser.set_script_timeout(120)
     with screen(browser, width, scheme):
         opened(browser, path)
-        unfold(browser)
-        for plot in browser.find_elements(By.CSS_SELECTOR, ".plot"):
-            browser.execute_script("arguments[0].scrollIntoView()", plot)
+        draw(browser)
         for compared in (False, True):
             if compared:
                 browser.find_element(By.CSS_SELECTOR, ".ways button").send_keys(Keys.ENTER)
