@@ -54,7 +54,7 @@ def given_dialogues(dialogues: Any, settings: Mapping[str, Any]) -> list[Dialogu
 
 def only_language(settings: Mapping[str, Any]) -> str | None:
     """The language of records that name none: that of the settings, if they have exactly one."""
-    languages = settings.get("languages") or ()
+    languages: Sequence[str] = settings.get("languages") or ()
     return languages[0] if len(languages) == 1 else None
 
 

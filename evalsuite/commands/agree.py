@@ -22,7 +22,7 @@ from core.rubrics import Rubric, known_rubric
 from core.tables import json_record, to_markdown
 from data_prep.scores.annotator_agreement import agreement, agreement_table, pair_table
 from data_prep.scores.human import RubricCheck, gold_scores_of, of_annotators, read_dialogues, refuse_twice
-from evalsuite.commands.options import AgainstOption, AnnotatorOption, ClusterOption, GoldOption, out_tables, refuse
+from evalsuite.commands.options import AgainstOption, ClusterOption, GoldOption, out_tables, refuse
 from evalsuite.commands.output import deliver
 from evalsuite.judge.surface import baseline_judgements, read_split
 from evalsuite.papers.reported.against import against
@@ -168,7 +168,9 @@ def agree(
     gold_rubric: Annotated[
         str | None, typer.Option(help="The rubric of the gold scores, if it is not that of the verdicts.")
     ] = None,
-    annotator: AnnotatorOption = None,
+    annotator: Annotated[
+        list[str] | None, typer.Option("--annotator", help="Use only the scores of this annotator. Repeat for more.")
+    ] = None,
     only_shared: Annotated[
         bool,
         typer.Option(

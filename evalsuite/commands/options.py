@@ -10,7 +10,7 @@ from core.endpoints import record_name
 from core.errors import UserError
 from core.files import digest, read_text
 from core.languages import check_language
-from core.paths import IN_NAME, InFile, InFiles, MaybeFiles, MaybeModel, MaybeModels, Reads, Writes, check_config
+from core.paths import InFiles, MaybeFiles, MaybeModel, MaybeModels, Reads, Writes, check_config
 from core.records import RoleCard
 from core.settings import fields_set
 from core.specs import prompt_file
@@ -50,7 +50,7 @@ def out_page(name: str, *more: str) -> Writes:
     return Writes((f"{name}.*", "tables/*", *more))
 
 
-def _setting(field: str, *names: str, panel: str | None = None, metavar: str | None = None) -> Any:
+def setting(field: str, *names: str, panel: str | None = None, metavar: str | None = None) -> Any:
     """An option for a field of a run's config, with the field's description as help."""
     return typer.Option(*names, help=EvalConfig.model_fields[field].description, metavar=metavar, rich_help_panel=panel)
 
@@ -59,28 +59,12 @@ OutOption = Annotated[
     str | None, typer.Option("--out", help="Run folder. The same command resumes; a larger one extends the run."), OUT_RUN
 ]
 MaybeResumedOption = Annotated[str | None, typer.Option("--out", help="Run folder. The same folder and command resume.")]
-_MODELS = "Models: a name in configs/models, a spec file, or NAME@URL (NAME@URL#VARIABLE: the key is in that variable)"
+MODELS = "Models: a name in configs/models, a spec file, or NAME@URL (NAME@URL#VARIABLE: the key is in that variable)"
 SupporterOption = Annotated[
     MaybeModels,
-    typer.Option("--supporter", metavar="MODEL", help="Model under test. Repeat for more.", rich_help_panel=_MODELS),
+    typer.Option("--supporter", metavar="MODEL", help="Model under test. Repeat for more.", rich_help_panel=MODELS),
 ]
-SystemOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--system",
-        metavar="FILE_OR_TEXT",
-        help="System prompt of the models under test, as text, a file or - (standard input); it replaces EmoHarbor's. Repeat "
-        "for more: every model is tested with every prompt, as MODEL.PROMPT after the file's name. See variants in the config.",
-        rich_help_panel=_MODELS,
-    ),
-    IN_NAME,
-]
-JudgesOption = Annotated[
-    MaybeModels, typer.Option("--judge", metavar="MODEL", help="Model that scores. Repeat for more.", rich_help_panel=_MODELS)
-]
-RoleModelOption = Annotated[MaybeModel, _setting("model", "--model", panel=_MODELS, metavar="MODEL")]
-SeekerOption = Annotated[MaybeModel, _setting("seeker", "--seeker", panel=_MODELS, metavar="MODEL")]
-ConfigOption = Annotated[InFile, typer.Option("--config", help="Config of the run (YAML); see configs/eval.")]
+RoleModelOption = Annotated[MaybeModel, setting("model", "--model", panel=MODELS, metavar="MODEL")]
 CardsOption = Annotated[
     MaybeFiles,
     typer.Option(
@@ -88,9 +72,6 @@ CardsOption = Annotated[
         help="Role cards: your own sheet (CSV, XLSX, JSON with a column `problem`), our JSONL, or ESC-Eval's card_high_*.json.",
     ),
 ]
-LimitOption = Annotated[int | None, _setting("limit", "--limit", metavar="N")]
-UntilOption = Annotated[str | None, _setting("until", "--until", metavar="decided")]
-ShardOption = Annotated[str | None, _setting("shard", "--shard", metavar="I/N")]
 LanguageOption = Annotated[
     str | None,
     typer.Option("--language", help="Only this language (en, zh, de, pt-BR). Default: those of the config, or of your cards."),
@@ -98,10 +79,7 @@ LanguageOption = Annotated[
 JudgedByOption = Annotated[
     str | None, typer.Option("--judge", help="Use the verdicts of this judge; required if several scored the run.")
 ]
-ModeOption = Annotated[str | None, _setting("mode", "--mode")]
-WandbOption = Annotated[
-    bool, typer.Option("--wandb", help="Log the report's tables and plots to Weights & Biases (offline without a key).")
-]
+ModeOption = Annotated[str | None, setting("mode", "--mode")]
 AgainstOption = Annotated[
     str | None, typer.Option("--against", metavar="paper|emoharbor|feel", help="Show a paper's figures next to ours.")
 ]
@@ -127,19 +105,8 @@ PeopleOption = Annotated[
         "more.",
     ),
 ]
-LabelsOption = Annotated[
-    MaybeFiles,
-    typer.Option(
-        "--people",
-        help="People's scores of some of the dialogues (as for --gold, or a study's export folder): shows boards by the judge, "
-        "by people and by both, and how many labels the judge saves. Repeat for more.",
-    ),
-]
 OwnRubricOption = Annotated[
     MaybeFiles, typer.Option("--rubric", help="Your own rubric file, if people's scores are on it. Repeat for more.")
-]
-AnnotatorOption = Annotated[
-    list[str] | None, typer.Option("--annotator", help="Use only the scores of this annotator. Repeat for more.")
 ]
 ClusterOption = Annotated[
     str | None,

@@ -26,12 +26,10 @@ from evalsuite.commands.options import (
     InRuns,
     JsonOption,
     JudgedByOption,
-    LabelsOption,
     MaybeRun,
     MaybeRuns,
     OwnRubricOption,
     PeopleOption,
-    WandbOption,
     refuse,
 )
 from evalsuite.commands.output import deliver_page, print_json, print_paths
@@ -95,7 +93,9 @@ def report(
         typer.Option("--inspect", metavar="DIR", help="Also write the run as Inspect logs: `inspect view --log-dir DIR`."),
         Writes(("*.eval",)),
     ] = None,
-    wandb: WandbOption = False,
+    wandb: Annotated[
+        bool, typer.Option("--wandb", help="Log the report's tables and plots to Weights & Biases (offline without a key).")
+    ] = False,
 ) -> None:
     """Write the report of a run folder again from its records: report.html, report.json, report.md and all tables as CSV.
 
@@ -166,7 +166,14 @@ def leaderboard(
         MaybeRun, typer.Option("--against", metavar="RUN", help="Compare with this earlier run: what changed, what is better.")
     ] = None,
     gold: PeopleOption = None,
-    people: LabelsOption = None,
+    people: Annotated[
+        MaybeFiles,
+        typer.Option(
+            "--people",
+            help="People's scores of some of the dialogues (as for --gold, or a study's export folder): shows boards by the "
+            "judge, by people and by both, and how many labels the judge saves. Repeat for more.",
+        ),
+    ] = None,
     dialogues: Annotated[
         MaybeFiles,
         typer.Option("--dialogues", help="With --gold and no runs: the dialogues that people scored. Repeat for more."),

@@ -13,25 +13,20 @@ from core.errors import UserError, printable, say
 from core.files import read_jsonl
 from core.machine import Machine
 from core.options import SetOption, choice, console
-from core.paths import Reads
+from core.paths import IN_NAME, InFile, MaybeModel, MaybeModels, Reads
 from core.records import Dialogue, Judgement
 from core.tables import Table, to_console
 from evalsuite.commands.options import (
+    MODELS,
     CardsOption,
-    ConfigOption,
     InRun,
-    JudgesOption,
     LanguageOption,
-    LimitOption,
     OutOption,
     RoleModelOption,
-    SeekerOption,
-    ShardOption,
     SupporterOption,
-    SystemOption,
-    UntilOption,
     refuse,
     resolve,
+    setting,
 )
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Launched, Runner
@@ -52,16 +47,30 @@ _FILES = {
 
 
 def run(
-    config: ConfigOption,
+    config: Annotated[InFile, typer.Option("--config", help="Config of the run (YAML); see configs/eval.")],
     settings: SetOption = None,
     model: RoleModelOption = None,
     supporter: SupporterOption = None,
-    system: SystemOption = None,
-    seeker: SeekerOption = None,
-    judge: JudgesOption = None,
+    system: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--system",
+            metavar="FILE_OR_TEXT",
+            help="System prompt of the models under test, as text, a file or - (standard input); it replaces EmoHarbor's. "
+            "Repeat for more: every model is tested with every prompt, as MODEL.PROMPT after the file's name. See variants in "
+            "the config.",
+            rich_help_panel=MODELS,
+        ),
+        IN_NAME,
+    ] = None,
+    seeker: Annotated[MaybeModel, setting("seeker", "--seeker", panel=MODELS, metavar="MODEL")] = None,
+    judge: Annotated[
+        MaybeModels,
+        typer.Option("--judge", metavar="MODEL", help="Model that scores. Repeat for more.", rich_help_panel=MODELS),
+    ] = None,
     cards: CardsOption = None,
     language: LanguageOption = None,
-    limit: LimitOption = None,
+    limit: Annotated[int | None, setting("limit", "--limit", metavar="N")] = None,
     only: Annotated[
         str | None,
         typer.Option(metavar="simulate|score", help="Only hold the dialogues, or only judge existing ones; without a report."),
@@ -74,8 +83,8 @@ def run(
         ),
         Reads(beside=True),
     ] = None,
-    until: UntilOption = None,
-    shard: ShardOption = None,
+    until: Annotated[str | None, setting("until", "--until", metavar="decided")] = None,
+    shard: Annotated[str | None, setting("shard", "--shard", metavar="I/N")] = None,
     retry: Annotated[
         str | None,
         typer.Option(

@@ -113,20 +113,13 @@ def _row(spec: ModelSpec, figures: dict[str, Any]) -> tuple[Cell, ...]:
     needs = None if spec.floor else key if spec.endpoint.base_url else gpu
     text = answer["said"] + (f"; reads {answer['context']} tokens" if answer.get("context") else "") if answer else None
     roles = f"{', '.join(spec.roles)} ({', '.join(figures['languages'] or ['any language'])})"
-    served = ": ".join(filter(None, [_served(spec), needs]))
-    return (spec.name, roles, served, spec.licence, *([text] if "answers" in figures else []))
-
-
-def _served(spec: ModelSpec) -> str:
-    """What serves a model, and its chat template if that is not the checkpoint's own."""
-    if spec.floor:
-        return "no model"
-    if spec.endpoint.base_url:
-        return "its address"
-    if spec.serve.unservable:
-        return "nothing here"
     template = spec.chat_template and ("in the spec" if "{" in spec.chat_template else spec.chat_template)
-    return f"vLLM, template {template}" if template else "vLLM"
+    served = "its address" if spec.endpoint.base_url else "nothing here" if spec.serve.unservable else "vLLM"
+    if spec.floor:
+        served = "no model"
+    elif served == "vLLM" and template:
+        served = f"vLLM, template {template}"
+    return (spec.name, roles, ": ".join(filter(None, [served, needs])), spec.licence, *([text] if "answers" in figures else []))
 
 
 def _note(spec: ModelSpec) -> str:

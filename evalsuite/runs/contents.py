@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,12 +49,9 @@ class Spool:
     """An unnamed file in a folder, which disappears once it is closed. Raises `UserError` if it cannot be written."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        try:
+        self._folder, self._end = folder, 0
+        with self._failing("write into"):
             self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (open as long as it is read)
-        except OSError as error:
-            raise self._problem("write into", error) from None
-        self._end = 0
 
     def keep(self, dialogue: Dialogue, judgements: Sequence[Judgement]) -> Piece:
         """Write a finished dialogue and its verdicts."""
@@ -63,25 +61,24 @@ class Spool:
 
     def _write(self, record: BaseModel) -> Place:
         text, begin = orjson.dumps(record.model_dump(mode="json")), self._end
-        try:
+        with self._failing("write into"):
             self._file.seek(begin)
             self._file.write(text)
-        except OSError as error:
-            raise self._problem("write into", error) from None
         self._end += len(text)
         return begin, len(text)
 
     def read(self, place: Place) -> bytes:
         """The record at a place."""
-        begin, length = place
-        try:
-            self._file.seek(begin)  # this flushes what was written
-            return self._file.read(length)
-        except OSError as error:
-            raise self._problem("read in", error) from None
+        with self._failing("read in"):
+            self._file.seek(place[0])  # this flushes what was written
+            return self._file.read(place[1])
 
-    def _problem(self, what: str, error: OSError) -> UserError:
-        return UserError(f"cannot {what} {self._folder}: {error.strerror or error}")
+    @contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UserError(f"cannot {what} {self._folder}: {error.strerror or error}") from None
 
 
 class Records(Generic[R]):

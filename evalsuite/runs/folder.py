@@ -136,13 +136,13 @@ class Run:
 
     def keep_looks(self, looks: Looks) -> None:
         """Write the planned looks to looks.json."""
-        write_json(self.folder / LOOKS, self._object(LOOKS, "looks at a run") | {"planned": list(looks.cards)})
+        self._update(LOOKS, "looks at a run", planned=list(looks.cards))
 
     def look(self, cards: int) -> None:
         """Write to looks.json that a report was made on this number of cards."""
         _, seen = looks_of(self.folder)
         if cards not in seen:
-            write_json(self.folder / LOOKS, self._object(LOOKS, "looks at a run") | {"seen": [*seen, cards]})
+            self._update(LOOKS, "looks at a run", seen=[*seen, cards])
 
     def keep_failures(self, stage: str, failures: Iterable[FailedCall]) -> None:
         """Write the unanswered calls of a stage's last try to failures.json. Their messages may differ between tries."""
@@ -183,6 +183,9 @@ class Run:
         """A JSON file of this folder, {} if there is none."""
         path = self.folder / name
         return read_object(path, what) if path.exists() else {}
+
+    def _update(self, name: str, what: str, **changes: Any) -> None:
+        write_json(self.folder / name, self._object(name, what) | changes)
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[dict[str, Any]]:
@@ -267,17 +270,12 @@ def open_run(folder: Path) -> Iterator[Run]:
                 unused = unused and not lost and not run.claimed
             finally:
                 run.store.close()
-            if unused:
-                _clear(folder, made)
-
-
-def _clear(folder: Path, made: Sequence[Path]) -> None:
-    """Remove the files of a run that never got an answer, and the folders made for it unless they hold anything else."""
-    with suppress(OSError):
-        for path in (*(folder / name for name in _KEPT), *folder.glob("calls.sqlite*"), folder / ".lock"):
-            path.unlink(missing_ok=True)
-        for place in made:
-            place.rmdir()
+            if unused:  # the files go, and the folders made for them unless they hold anything else
+                with suppress(OSError):
+                    for path in (*(folder / name for name in _KEPT), *folder.glob("calls.sqlite*"), folder / ".lock"):
+                        path.unlink(missing_ok=True)
+                    for place in made:
+                        place.rmdir()
 
 
 # --- versions.json ------------------------------------------------------------------------------------------------------
