@@ -142,7 +142,6 @@ def write_export(store: StudyStore, out: Path, comments: bool) -> tuple[dict[str
 
 
 def _control(store: StudyStore) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows of control.csv, and comments."""
     control, remarks = [], []
     purposes = ("item", "talk", "check", "repeat", "review", "again", "joint")
     for task, content, answers in _answered(store, purposes, submitted_only=False):

@@ -326,7 +326,6 @@ def call_table(frameworks: Sequence[FrameworkScores | Examined], language: Langu
 
 
 def _call_row(framework: FrameworkScores | Examined, language: Language) -> tuple[Cell, ...] | None:
-    """The framework's row; None for fewer than two supporters."""
     averages = framework.averages(language)
     if averages is None or len(averages.names) < 2:
         return None

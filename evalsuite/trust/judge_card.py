@@ -168,7 +168,6 @@ def _corrected(checks: Checks) -> Checks:
 
 
 def _answer(judge: str, checks: Checks) -> str:
-    """Whether the judge can be relied on."""
     faults: dict[str, list[str]] = {}
     for (name, language), check in checks.items():
         if check.outcome == FAULT:
@@ -184,7 +183,6 @@ def _answer(judge: str, checks: Checks) -> str:
 
 
 def _check_tables(checks: Checks) -> tuple[Table, Table]:
-    """The outcomes with a column per language, and the findings."""
     languages = dict.fromkeys(language for _, language in checks)
     rows = tuple((name, *(checks[name, each].outcome for each in languages), QUESTIONS[name]) for name in QUESTIONS if checks)
     bold = tuple((i, j) for i, row in enumerate(rows) for j, cell in enumerate(row) if cell == FAULT)

@@ -254,7 +254,6 @@ def judge_and_people(
 
 
 def _weight_notes(drawn: Set[str], scores: Sequence[HumanScore]) -> Iterator[str]:
-    """Notes on the weights of a board."""
     if not drawn:
         return
     scored = {score.dialogue_id for score in scores}

@@ -231,7 +231,6 @@ def power_sheet(planned: Sequence[PlannedStudy], more: Sequence[Table], runs: Se
 
 
 def _component_table(study: PlannedStudy) -> Table:
-    """Every component with its share of the whole."""
     components = study.components
     parts = zip(components.parts, study.shares, strict=True)
     rows = tuple((p.name, Estimate(p.variance, p.low, p.high, p.levels), share, p.counted**0.5) for p, share in parts)

@@ -169,7 +169,6 @@ def _panel(feel: Feel, folder: Path, first: FrameworkScores, servers: Launched) 
 
 
 def _examined(planned: TaskPlan, models: Sequence[ModelSpec], servers: Launched, items: int, out: Path) -> Examined:
-    """ECDBench's totals of every model."""
     benchmark = load_benchmark("ecdbench")
     up = servers.endpoints
     if not all(model.name in up or model.endpoint.base_url for model in models):
@@ -303,7 +302,6 @@ def _highest(language: str, every: Sequence[Averages]) -> Iterator[str]:
 
 
 def _forest(title: str, every: Sequence[Averages], floors: Collection[str]) -> Forest:
-    """A row per supporter, a column per framework."""
     estimates = [averages.estimates() for averages in every]
     order = {name: place for place, name in enumerate(np.array(every[0].names)[np.argsort(-every[0].seen)])}
     names = sorted(set().union(*estimates), key=lambda name: (name in floors, order.get(name, len(order))))
