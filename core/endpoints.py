@@ -194,12 +194,8 @@ class Endpoint(Settings):
         return self
 
     @model_validator(mode="after")
-    def _remember(self) -> Endpoint:
-        KEY_VARIABLES.update(filter(None, [self.api_key_env, *self.headers.values()]))
-        return self
-
-    @model_validator(mode="after")
     def _adds(self) -> Endpoint:
+        KEY_VARIABLES.update(filter(None, [self.api_key_env, *self.headers.values()]))
         if field := next((name for name in self.extra_body if re.fullmatch(OURS, name)), None):
             raise ValueError(f"extra_body: {field} is set by the run: see `sampling` and `endpoint`")
         for name, variable in self.headers.items():  # neither is repeated: it may be the key itself

@@ -114,7 +114,6 @@ def judge_messages(
 
 @lru_cache(maxsize=256)  # the same for all dialogues of a run
 def _rubric_values(rubric: Rubric, language: Language, method: str, dimensions: tuple[str, ...]) -> dict[str, object]:
-    """The request template's values from the rubric."""
     scales = [rubric.scale_of(key) for key in dimensions]
     rules = _labelled(rubric, dimensions, language, method)
     single = method in ("per_dimension", "paper", "tree", "pairs")
@@ -160,7 +159,6 @@ def _labelled(rubric: Rubric, dimensions: Sequence[str], language: Language, met
 
 
 def _rules(rubric: Rubric, key: str, language: Language) -> dict[str, object]:
-    """A dimension's values for templates."""
     dimension, scale, nothing = rubric.dimensions[key], rubric.scale_of(key), word(NOT_APPLICABLE, language)
     levels = {scale.name(score, language): text for score, text in rubric.texts(key, language).items()}
     question = (rubric.questions or {}).get(key)

@@ -68,7 +68,6 @@ def canonical(code: str) -> str:
 
 
 def _spelt(part: str) -> str:
-    """A subtag after the language in its canonical case: Script, REGION, variant."""
     return part.title() if len(part) == 4 and part.isalpha() else part.upper() if len(part) == 2 else part
 
 

@@ -164,7 +164,6 @@ class Build:
             return  # no manifest of ours
 
     def _move(self) -> None:
-        """Move everything in `folder` to `out`, the manifest last."""
         written = {path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file()}
         assert written == {*self._outputs, "manifest.json"}, f"unrecorded or missing: {written ^ set(self._outputs)}"
         try:

@@ -59,7 +59,6 @@ def scripts(*files: Path, drawn: bool = True) -> Scripts:
 
 @cache
 def _plotly() -> tuple[Markup, str]:
-    """The library, compressed, and its hash."""
     text = str(get_plotlyjs())
     return Markup(gzipped(text.encode())), _hash(text)
 

@@ -163,12 +163,10 @@ def _runs(incomplete: str) -> list[str]:
 
 
 def _bundled(folder: str) -> Complete:
-    """The names of the files in a folder of configs."""
     return lambda incomplete: _matching(incomplete, [path.stem for path in (CONFIGS / folder).iterdir()])
 
 
 def _files(incomplete: str, pattern: str) -> list[str]:
-    """Files that match a pattern in the folder typed so far."""
     typed = incomplete[: incomplete.rfind("/") + 1]
     return [typed + path.relative_to(typed or ".").as_posix() for path in Path(typed or ".").glob(pattern)]
 
@@ -275,7 +273,6 @@ def check_config(config: BaseModel) -> None:
 
 
 def _settings(config: BaseModel, above: str = "") -> Iterator[PathOption]:
-    """The fields of a config and its sections that name inputs."""
     for field, info in type(config).model_fields.items():
         value, name = getattr(config, field), f"{above}{field}"
         if isinstance(value, BaseModel):

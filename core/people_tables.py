@@ -161,7 +161,6 @@ def _without_result(raw: io.BytesIO, sheet: str) -> list[str]:
 
 @cache
 def _tell_sheet(path: Path, sheet: str, sheets: int) -> None:
-    """Say once which of a workbook's sheets is read."""
     say(f"{path}: the sheet {sheet!r} is read, the first of {sheets}", err=True)
 
 

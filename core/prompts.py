@@ -141,8 +141,6 @@ def in_language(text: str, language: Language) -> str:
 
 
 class _English(FileSystemLoader):
-    """English templates for dialogues in another language."""
-
     def __init__(self, folder: Path, language: Language) -> None:
         super().__init__(folder)
         self._language = language

@@ -32,7 +32,6 @@ _UNSEEN = re.compile(r"[\s\u200c-\u200f]*")
 
 
 def _plain(untidy: re.Match[str]) -> str:
-    """The replacement of an untidy part of a text."""
     if untidy[0][0] in "<\r":
         return "\n"
     return html.unescape(untidy[0]).replace("\xa0", " ") if untidy[0][0] in "&\xa0" else ""
@@ -51,7 +50,6 @@ class RowModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _null_is_absence(cls, value: Any) -> Any:
-        """Leave out nulls of optional fields."""
         if not isinstance(value, dict):
             return value
         fields = [(field.validation_alias or name, field) for name, field in cls.model_fields.items()]

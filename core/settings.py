@@ -244,7 +244,6 @@ class Patterns(RootModel[tuple[Pattern, ...]]):
 
 
 def _shortest(signs: set[str]) -> set[str]:
-    """The signs without those that contain another."""
     return {sign for sign in signs if not any(other in sign for other in signs - {sign})}
 
 

@@ -80,7 +80,7 @@ class ServeOptions(Settings):
     """Let `extra_args` name another host: the server needs no key, so anybody who can reach that address can use it."""
 
     @model_validator(mode="after")
-    def _private(self) -> ServeOptions:
+    def _allowed(self) -> ServeOptions:
         for place, word in enumerate(self.extra_args):
             option, sign, value = word.partition("=")
             if len(option) > 3 and "--host".startswith(option):  # vLLM's parser accepts abbreviated options
@@ -88,10 +88,6 @@ class ServeOptions(Settings):
                 if not self.public and not is_loopback(address):
                     why = "anybody who can reach this machine could use the server; if that is intended, set serve.public: true"
                     raise ValueError(f"extra_args: {option} {address}: {why}")
-        return self
-
-    @model_validator(mode="after")
-    def _divisible(self) -> ServeOptions:
         if self.data_parallel_local is not None and self.data_parallel % self.data_parallel_local:
             raise ValueError("data_parallel is not a multiple of data_parallel_local, the copies on each machine")
         if self.data_parallel_local is not None and self.replicas > 1:

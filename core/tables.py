@@ -75,7 +75,6 @@ def per_cent(share: float | Estimate | None) -> float | Estimate | None:
 
 @cache
 def _columns(kind: Any) -> dict[str, Column]:
-    """Field → column, for the fields that have one."""
     hints = get_type_hints(kind, include_extras=True).items()
     return {name: mark for name, hint in hints for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Column)}
 

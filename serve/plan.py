@@ -111,7 +111,6 @@ def plan_servers(
 
 
 def _notes(unit: ServerUnit, machine: Machine, place: Place | None) -> Iterator[str]:
-    """What the command of a server does not show."""
     for repository in dict.fromkeys(name for owner in unit.specs for name in unpinned(owner)):
         yield f"{repository} is not pinned: the hub's newest is taken; name its commit in the spec (revision, adapter_revision)"
     if unit.serve.dtype == "auto":
@@ -266,7 +265,6 @@ def _reasons(plans: Sequence[ServerPlan], gpus: Sequence[Gpu]) -> Iterator[str]:
 
 
 def _row(plan: ServerPlan, plans: Sequence[ServerPlan], machine: Machine) -> tuple[Cell, ...]:
-    """A server, or equal ones behind a router."""
     equal = [replica for replica in plans if replica.name in plan.workers] or [plan]
     place, options, size = plan.place, plan.specs[0].serve, size_of(plan.specs[0])
     name = f"{plan.name} × {len(equal)}" if plan.workers else plan.name

@@ -19,7 +19,7 @@ from core.errors import UserError
 from core.files import CONFIGS, read_object
 from core.settings import load_yaml
 from core.specs import ModelSpec
-from serve.checkpoints.places import on_hub, tokenizer_folder
+from serve.checkpoints.places import cached, on_hub, tokenizer_folder
 from serve.checkpoints.tensors import check_checkpoint, stored_tensors, weight_files
 
 GIB = 2**30
@@ -163,11 +163,8 @@ def _configs(spec: ModelSpec) -> Iterator[tuple[Mapping[str, Any], Path | None]]
     then the fields in configs/serve/architectures.yaml, without one."""
     for place in filter(None, (spec.checkpoint, spec.serve.architecture)):
         folder = tokenizer_folder(place)
-        if folder is None and on_hub(place) and importlib.util.find_spec("huggingface_hub") is not None:
-            from huggingface_hub import try_to_load_from_cache
-
-            cached = try_to_load_from_cache(place, "config.json", revision=spec.revision)
-            folder = Path(cached).parent if isinstance(cached, str) else None
+        if folder is None and on_hub(place) and (config := cached(place, "config.json", spec.revision)):
+            folder = config.parent
         if folder is not None and (folder / "config.json").is_file():
             yield read_object(folder / "config.json", "a model's config"), folder
     if listed := known_architecture(spec.serve.architecture or spec.checkpoint or ""):

@@ -35,7 +35,6 @@ class Workload:
     kept: bool = True
 
     def __add__(self, other: Workload) -> Workload:
-        """The work of two models on one server."""
         of, both = max(self.of, other.of), (self, other)
         dialogues = min(self.dialogues + other.dialogues, of or float("inf"))  # above that, both are in the same dialogues
         read, written = (sum(getattr(w, name) * w.dialogues for w in both) / max(dialogues, 1) for name in ("read", "written"))

@@ -196,15 +196,15 @@ def read_held_out(recipe: Recipe[Any], path: Path) -> tuple[list[RoleExample], i
     return support, len(examples) - len(support)
 
 
-def compare_seeker(recipe: Recipe[Any], path: Path, adapter: Path, out: Path, count: int = LINES) -> None:
-    """Compare an adapter with its base on a file's held-out dialogues, with `count` lines of each; write the figures."""
+def compare_seeker(recipe: Recipe[Any], path: Path, adapter: Path, out: Path) -> None:
+    """Compare an adapter with its base on a file's held-out dialogues, with `LINES` lines of each; write the figures."""
     from train.trainers import RoleTrainer, for_measuring
 
     training = recipe.training
     examples, left_out = read_held_out(recipe, path)
     tokenizer = load_tokenizer(recipe)
     prepared = prepare_role(path, examples, tokenizer, training.max_length)
-    turns = draw_turns(prepared, count, training.seed, training.max_length)
+    turns = draw_turns(prepared, LINES, training.seed, training.max_length)
     model = load_adapted(recipe, {adapter.name: adapter})
     rows = prepared.dataset()
     args = for_measuring(training, out)

@@ -19,7 +19,7 @@ from core.settings import load_yaml
 from core.specs import EMBEDDED_PREFIX
 from core.tables import Screen, Table, to_console
 from data_prep.cards import PUBLISHED, load_cards
-from serve.checkpoints.places import on_hub
+from serve.checkpoints.places import cached, on_hub
 from serve.sizes import GIB
 from train.example_files import read_rank, read_role
 from train.examples import load_examples
@@ -77,11 +77,9 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
 
 def refuse(recipe: Recipe[Any]) -> str:
     """Raise `UserError` for what training would refuse; returns, in words, what is not on this machine and so not checked."""
-    from huggingface_hub import try_to_load_from_cache  # not in the base install, which has `plan --help`
-
     name, data = recipe.model.model_name_or_path or "", recipe.data
-    cached = on_hub(name) and isinstance(try_to_load_from_cache(name, "tokenizer_config.json"), str)
-    if not (cached or name.startswith(EMBEDDED_PREFIX) or Path(name).expanduser().is_dir()):
+    here = on_hub(name) and cached(name, "tokenizer_config.json", None)
+    if not (here or name.startswith(EMBEDDED_PREFIX) or Path(name).expanduser().is_dir()):
         return f"the base's tokenizer and the examples ({name} is not here)"
     tokenizer = load_tokenizer(recipe)
     if absent := [file for file in (data.train_file, data.valid_file) if not Path(file).exists()]:

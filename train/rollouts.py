@@ -118,7 +118,6 @@ class Rollouts:
         return any(gather_object([any(completion.shown is not None for completion in completions)]))
 
     def _answer(self, completions: list[PolicyCompletion], trainer: GRPOTrainer) -> None:
-        """Sample a reply of every dialogue that waits for one."""
         # TRL's access to its backends is not public, but there is no other. It needs equally many prompts from all processes:
         # finished dialogues send one, too, whose reply is ignored.
         several = trainer.accelerator.num_processes > 1

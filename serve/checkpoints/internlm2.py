@@ -38,43 +38,6 @@ NORMS = {"attention_norm": "input_layernorm", "ffn_norm": "post_attention_layern
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-class Architecture(BaseModel):
-    """The fields of an InternLM2 config.json that matter to its forward pass or its users, with InternLM2's defaults.
-
-    `bias` is that of wqkv and wo; the feed-forward layers have none. `rope_scaling` stretches positions linearly, or
-    dynamically beyond `max_position_embeddings`.
-    """
-
-    vocab_size: int = Field(gt=0)
-    hidden_size: int = Field(gt=0)
-    intermediate_size: int = Field(gt=0)
-    num_hidden_layers: int = Field(gt=0)
-    num_attention_heads: int = Field(gt=0)
-    num_key_value_heads: int | None = Field(None, gt=0)
-    hidden_act: Literal["silu"] = "silu"
-    max_position_embeddings: int = Field(2048, gt=0)
-    initializer_range: float = 0.02
-    rms_norm_eps: float = Field(1e-6, gt=0)
-    tie_word_embeddings: bool = False
-    bias: bool = True
-    rope_theta: float = Field(10000, gt=0)
-    rope_scaling: dict[str, Any] | None = None
-    bos_token_id: int | None = 1
-    eos_token_id: int | list[int] | None = 2
-    pad_token_id: int | None = None
-    use_cache: bool = True
-
-    @property
-    def kv_heads(self) -> int:
-        """Key/value heads, by default as many as query heads."""
-        return self.num_key_value_heads or self.num_attention_heads
-
-    @property
-    def head_dim(self) -> int:
-        """The width of a head."""
-        return self.hidden_size // self.num_attention_heads
-
-
 @dataclass(frozen=True)
 class Heads:
     """The grouping of the rows of `wqkv`."""
@@ -109,6 +72,39 @@ class Heads:
         return (self.kv_heads if part else self.heads) * self.head_dim
 
 
+class Architecture(BaseModel):
+    """The fields of an InternLM2 config.json that matter to its forward pass or its users, with InternLM2's defaults.
+
+    `bias` is that of wqkv and wo; the feed-forward layers have none. `rope_scaling` stretches positions linearly, or
+    dynamically beyond `max_position_embeddings`.
+    """
+
+    vocab_size: int = Field(gt=0)
+    hidden_size: int = Field(gt=0)
+    intermediate_size: int = Field(gt=0)
+    num_hidden_layers: int = Field(gt=0)
+    num_attention_heads: int = Field(gt=0)
+    num_key_value_heads: int | None = Field(None, gt=0)
+    hidden_act: Literal["silu"] = "silu"
+    max_position_embeddings: int = Field(2048, gt=0)
+    initializer_range: float = 0.02
+    rms_norm_eps: float = Field(1e-6, gt=0)
+    tie_word_embeddings: bool = False
+    bias: bool = True
+    rope_theta: float = Field(10000, gt=0)
+    rope_scaling: dict[str, Any] | None = None
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    pad_token_id: int | None = None
+    use_cache: bool = True
+
+    @property
+    def heads(self) -> Heads:
+        """The heads, by default as many for keys and values as for queries."""
+        count = self.num_attention_heads
+        return Heads(count, self.num_key_value_heads or count, self.hidden_size // count)
+
+
 def read_architecture(path: Path, model_types: tuple[str, ...] = ("internlm2",)) -> Architecture:
     """The architecture in a config.json. Raises `UserError` for other model types, a model without a language-modelling head,
     quantised weights, missing or impossible sizes, and position scalings that InternLM2 lacks."""
@@ -125,8 +121,8 @@ def read_architecture(path: Path, model_types: tuple[str, ...] = ("internlm2",))
         scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
         config |= {"rope_theta": rope.get("rope_theta", 10000), "rope_scaling": scaling}
     facts = validated(Architecture, config, path)
-    if facts.hidden_size % facts.num_attention_heads or facts.num_attention_heads % facts.kv_heads:
-        sizes = f"hidden_size {facts.hidden_size} and num_key_value_heads {facts.kv_heads}"
+    if facts.hidden_size % facts.num_attention_heads or facts.num_attention_heads % facts.heads.kv_heads:
+        sizes = f"hidden_size {facts.hidden_size} and num_key_value_heads {facts.heads.kv_heads}"
         raise UserError(f"{path}: num_attention_heads: {facts.num_attention_heads} heads do not fit {sizes}")
     rope_parameters(facts, path)
     return facts
@@ -153,8 +149,8 @@ def llama_config(facts: Architecture, dtype: str, path: Path) -> dict[str, Any]:
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         **shared,
-        "num_key_value_heads": facts.kv_heads,
-        "head_dim": facts.head_dim,
+        "num_key_value_heads": facts.heads.kv_heads,
+        "head_dim": facts.heads.head_dim,
         "attention_bias": facts.bias,
         "mlp_bias": False,
         "dtype": dtype,
@@ -166,7 +162,7 @@ def llama_config(facts: Architecture, dtype: str, path: Path) -> dict[str, Any]:
 def tensor_plan(facts: Architecture) -> Iterator[tuple[str, tuple[int, ...], list[tuple[str, tuple[int, ...], int | None]]]]:
     """For each tensor of the source, its name and shape, and the tensors it becomes: (name, shape, part of wqkv or None)."""
     hidden, inner, bias = facts.hidden_size, facts.intermediate_size, facts.bias
-    heads = Heads(facts.num_attention_heads, facts.kv_heads, facts.head_dim)
+    heads = facts.heads
     shapes = {"attention.wo": (hidden, hidden), "feed_forward.w2": (hidden, inner)}
     vocabulary = (facts.vocab_size, hidden)
     yield "model.tok_embeddings.weight", vocabulary, [("model.embed_tokens.weight", vocabulary, None)]
@@ -224,7 +220,7 @@ def convert_checkpoint(src: Path, dst: Path) -> bool:
         write_json(target / "config.json", llama_config(facts, str(dtype).removeprefix("torch."), config_file))
         end_of_line = convert_tokenizer(src, target, facts.vocab_size)
         write_json(target / "generation_config.json", _generation(src, facts, end_of_line))
-        heads = Heads(facts.num_attention_heads, facts.kv_heads, facts.head_dim)
+        heads = facts.heads
         outputs = {source: parts for source, _, parts in tensor_plan(facts)}
         weight_map: dict[str, str] = {}
         for file in files:
@@ -343,7 +339,7 @@ def _kind(module: str) -> str:
 
 def _heads(path: Path, modules: dict[str, dict[str, Stored]], facts: Architecture) -> Heads:
     """The grouping of `wqkv` in a base. Raises `UserError` if its sizes do not fit every module."""
-    heads = Heads(facts.num_attention_heads, facts.kv_heads, facts.head_dim)
+    heads = facts.heads
     hidden, inner = facts.hidden_size, facts.intermediate_size
     sizes = {"wqkv": (heads.rows, hidden), "wo": (hidden, hidden), "w2": (hidden, inner)}
     for module, pair in sorted(modules.items()):

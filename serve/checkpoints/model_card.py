@@ -204,7 +204,6 @@ def _spec(training: Training | None, merged: bool, base: str) -> dict[str, Any]:
 
 
 def _figures(training: Training) -> Iterator[list[str]]:
-    """The rows of a table of metrics: this model's values and every baseline's."""
     columns = [dict(_flat(values)) for values in (training.metrics, *training.baselines.values())]
     yield ["metric", "this model", *training.baselines]
     for name in dict.fromkeys(name for column in columns for name in column):
@@ -226,7 +225,6 @@ def _number(value: Any) -> str:
 
 
 def _text(value: object) -> str:
-    """Text for a line of Markdown or a table cell, escaped and on a single line."""
     return _MARKUP.sub(r"\\\1", _CONTROL.sub(" ", str(value)))
 
 

@@ -68,7 +68,6 @@ def _weights() -> Path:
 
 
 def _convert(gguf: Path, target: Path) -> None:
-    """Dequantise a GGUF file into a bf16 checkpoint folder."""
     need_modules("torch", "transformers", "gguf", purpose="converting the embedded model")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
@@ -170,12 +169,14 @@ def unpinned(spec: ModelSpec) -> list[str]:
 
 def commits(specs: Iterable[ModelSpec]) -> dict[str, str]:
     """Model → commit of its checkpoint in its spec or the hub's cache; models without one are left out."""
-    by_name = {
-        spec.name: spec.revision if _is_commit(spec.revision) else _cached(spec.checkpoint, spec.revision or "main")
-        for spec in specs
-        if spec.checkpoint and on_hub(spec.checkpoint)
-    }
-    return {name: commit for name, commit in by_name.items() if commit}
+    found: dict[str, str] = {}
+    for spec in specs:
+        if spec.checkpoint and on_hub(spec.checkpoint):
+            if spec.revision and _is_commit(spec.revision):
+                found[spec.name] = spec.revision
+            elif config := cached(spec.checkpoint, "config.json", spec.revision):
+                found[spec.name] = config.parent.name
+    return found
 
 
 def on_hub(place: str) -> bool:
@@ -190,14 +191,11 @@ def _is_commit(revision: str | None) -> bool:
     return bool(revision and re.fullmatch(r"[0-9a-f]{40}", revision))
 
 
-def _cached(repository: str, revision: str) -> str | None:
+def cached(repository: str, file: str, revision: str | None) -> Path | None:
+    """A file of a hub repository in the hub's own cache; None if it is not there."""
     if importlib.util.find_spec("huggingface_hub") is None:
         return None
-    from huggingface_hub import constants
+    from huggingface_hub import try_to_load_from_cache
 
-    reference = Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}" / "refs" / revision
-    try:
-        commit = reference.read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):
-        return None
-    return commit if _is_commit(commit) else None
+    path = try_to_load_from_cache(repository, file, revision=revision)
+    return Path(path) if isinstance(path, str) else None

@@ -26,6 +26,7 @@ from serve.checkpoints.tensors import INDEX, check_checkpoint, check_finite, wei
 SPACE = "▁"  # SentencePiece's character for a space
 BPE, NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 1, 2, 3, 4, 6  # SentencePiece's numbers: model type, piece types
 IM_END = "<|im_end|>"
+_Converted = tuple[Any, Callable[[str], list[int]], Callable[[list[int]], str], list[str]]
 ROLE_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 CHATML = (
     "{{ bos_token }}{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>"
@@ -40,26 +41,25 @@ def convert_tokenizer(src: Path, dst: Path, vocab_size: int) -> int | None:
     BPE `tokenizer.model`, for ids from `vocab_size` on, and if the ids or text of any probe differ from the source's.
     """
     need_modules("tokenizers", "transformers", "sentencepiece", "google", purpose="converting a tokenizer")
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
     settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (src / name).is_file():
             settings |= read_object(src / name, "a tokenizer's settings")
-    tokenizer, reference, decode, probes = from_sentencepiece(src / "tokenizer.model", settings)
+    converted = from_sentencepiece(src / "tokenizer.model", settings)
+    tokenizer = converted[0]
     if (size := max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1) > vocab_size:
         raise UserError(f"{src}: the tokenizer has ids up to {size - 1}, config.json's vocab_size is {vocab_size}")
     special = {role: _content(settings[role]) for role in ROLE_TOKENS if settings.get(role)}
     length = settings.get("model_max_length")
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+    save_tokenizer(
+        src,
+        dst,
+        converted,
         **({"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"} | special),
         additional_special_tokens=[_content(token) for token in settings.get("additional_special_tokens") or []],
-        clean_up_tokenization_spaces=False,
         chat_template=_chat_template(src, settings),
         **({"model_max_length": length} if isinstance(length, int) else {}),
-    ).save_pretrained(dst)
-    check_parity(src, AutoTokenizer.from_pretrained(dst), reference, decode, probes)
+    )
     end_of_turn: int | None = tokenizer.token_to_id(IM_END)
     return end_of_turn
 
@@ -77,9 +77,7 @@ def _chat_template(src: Path, settings: dict[str, Any]) -> str:
     return str(template) if template else CHATML
 
 
-def from_sentencepiece(
-    path: Path, settings: dict[str, Any]
-) -> tuple[Any, Callable[[str], list[int]], Callable[[list[int]], str], list[str]]:
+def from_sentencepiece(path: Path, settings: dict[str, Any]) -> _Converted:
     """The tokenizer, the source's encoder and decoder, and the texts for the comparison."""
     from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
 
@@ -176,15 +174,17 @@ def _merges(proto: Any, added: dict[int, dict[str, Any]]) -> list[tuple[str, str
 
 
 def _probes(added: list[str]) -> list[str]:
-    """The probe sentences, and each added token alone, between words and between spaces."""
     sentences = load_yaml(CONFIGS / "serve" / "tokenizer_probes.yaml", "probe sentences")
     return [*sentences, *(text for name in added for text in (name, f"so{name}it", f"so {name} it", f"{name}\n{name}"))]
 
 
-def check_parity(
-    src: Path, written: Any, reference: Callable[[str], list[int]], decode: Callable[[list[int]], str], probes: list[str]
-) -> None:
-    """Raise `UserError` if the written tokenizer's ids or decoded text of any probe differ from the source's."""
+def save_tokenizer(src: Path, dst: Path, converted: _Converted, **fields: Any) -> None:
+    """Write a tokenizer. Raises `UserError` if the ids or decoded text of any probe differ from the source's."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    tokenizer, reference, decode, probes = converted
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **fields).save_pretrained(dst)
+    written = AutoTokenizer.from_pretrained(dst)
     special = set(written.get_added_vocab().values())
     for text, ids in zip(probes, written(probes, add_special_tokens=False)["input_ids"], strict=True):
         if (expected := reference(text)) != ids:
@@ -241,7 +241,6 @@ def _build(src: Path, target: Path, config: dict[str, Any], special: list[str]) 
 def _write_tokenizer(src: Path, target: Path, special: list[str], size: int) -> None:
     from sentencepiece import SentencePieceProcessor
     from tokenizers import processors
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     path = src / _MODEL
     try:
@@ -252,22 +251,15 @@ def _write_tokenizer(src: Path, target: Path, special: list[str], size: int) -> 
         raise UserError(f"{path}: ids up to {first + len(special) - 1}, but config.json's padded_vocab_size is {size}")
     added = {str(first + place): {"content": name, "special": True} for place, name in enumerate(special)}
     settings = {"added_tokens_decoder": added, "add_bos_token": False}
-    tokenizer, reference, decode, probes = from_sentencepiece(path, settings)
+    converted = from_sentencepiece(path, settings)
+    tokenizer = converted[0]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=" ".join([*PREFIX, "$A"]), special_tokens=[(name, tokenizer.token_to_id(name)) for name in PREFIX]
     )
     # The third generation ends a reply with the next speaker's token, the second with SentencePiece's own.
     end = USER if USER in special else "</s>"
     others = [name for name in special if name != end]
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        unk_token="<unk>",
-        pad_token="<unk>",
-        eos_token=end,
-        additional_special_tokens=others,
-        clean_up_tokenization_spaces=False,
-        padding_side="left",
-    ).save_pretrained(target)
-    check_parity(src, AutoTokenizer.from_pretrained(target), reference, decode, probes)
+    tokens = {"unk_token": "<unk>", "pad_token": "<unk>", "eos_token": end, "additional_special_tokens": others}
+    save_tokenizer(src, target, converted, **tokens, padding_side="left")
     ends = [tokenizer.token_to_id(name) for name in (end, "</s>", OBSERVATION) if name in tokenizer.get_vocab()]
     (target / "generation_config.json").write_text(json.dumps({"eos_token_id": list(dict.fromkeys(ends))}))

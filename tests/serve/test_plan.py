@@ -71,9 +71,10 @@ def test_what_is_not_pinned_is_said(gpus: list[str], tmp_path: Path) -> None:
 
 def test_a_commit_is_found_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    references = tmp_path / "models--org--base" / "refs"
-    references.mkdir(parents=True)
-    (references / "main").write_text("b" * 40)
+    model = tmp_path / "models--org--base"
+    checkpoint(model / "snapshots" / ("b" * 40))
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text("b" * 40)
     own = [spec("a"), spec("b", revision="c" * 40), spec("c", checkpoint="org/other"), spec("d", checkpoint="/folder")]
     assert commits(own) == {"a": "b" * 40, "b": "c" * 40}
 
