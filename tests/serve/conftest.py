@@ -1,6 +1,7 @@
 """Machines with and without GPUs, specs and tiny checkpoints, for plans."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,18 @@ import pytest
 
 from core import machine
 from core.specs import ModelSpec
+from tests.conftest import ONE_THREAD
+
+# The environment of a program that runs vLLM's engine on a tiny model: in its own process, since each further one imports vLLM.
+SMALL_VLLM = {
+    **os.environ,
+    **ONE_THREAD,
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_USE_AOT_COMPILE": "0",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 
 
 def spec(name: str = "m", checkpoint: str | None = "org/base", **more: Any) -> ModelSpec:

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from core.errors import UserError
 from core.specs import CHAT_TEMPLATES, load_spec
 from serve.__main__ import app
 from serve.checkpoints.sentencepiece import convert_chatglm, special_tokens
-from tests.conftest import ONE_THREAD
+from tests.serve.conftest import SMALL_VLLM
 
 pytestmark = pytest.mark.slow
 
@@ -195,17 +194,8 @@ def test_vllms_chatglm_takes_it_without_remote_code(source: Source, tmp_path: Pa
     convert_chatglm(source(), out)
     tokenizer = loaded(out)
     user = tokenizer.convert_tokens_to_ids("<|user|>")
-    environment = {
-        **os.environ,
-        **ONE_THREAD,
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_USE_AOT_COMPILE": "0",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
     command = [sys.executable, "-c", ASK, str(out), str(CHAT_TEMPLATES / "chatglm3.jinja"), str(user)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=550)
+    done = subprocess.run(command, env=SMALL_VLLM, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     answer = next(line for line in done.stdout.splitlines() if line.startswith("ANSWER")).removeprefix("ANSWER ")
     architecture, prompt, length, reason, ended = json.loads(answer)

@@ -7,6 +7,7 @@ import json
 import shutil
 import textwrap
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,10 @@ import pytest
 import yaml
 
 from core.errors import UserError
+from serve.checkpoints.lora import LORA_RANKS
 from tests.train.conftest import tiny_checkpoint, write_data, write_recipe
 from train import esc_rank, esc_role, esc_supporter, plan
-from train.recipes import parse_recipe, read_recipe
-
-pytestmark = pytest.mark.slow  # TRL's parser loads torch
+from train.recipes import check_servable, lora_config, parse_recipe, read_recipe
 
 DATA = {"train_file": "train.jsonl", "valid_file": "valid.jsonl"}
 
@@ -38,6 +38,7 @@ def refused(path: Path, *overrides: str) -> str:
     return str(error.value)
 
 
+@pytest.mark.slow
 def test_file_and_command_line_make_one_recipe(tmp_path: Path) -> None:
     path = recipe(tmp_path, learning_rate="1e-4", warmup_steps=0.03)
     found = read_recipe(path, ["--lora_r", "16", "--max_steps", "3"])
@@ -47,6 +48,7 @@ def test_file_and_command_line_make_one_recipe(tmp_path: Path) -> None:
     assert found.model.lora_target_modules == "all-linear"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("override", [("lora_r", 16), ("lora_r", 32), ("weight_decay", 0.25), ("max_steps", 3)])
 def test_settings_tell_overrides(tmp_path: Path, override: tuple[str, Any]) -> None:
     """Also one that is the library's default: a run folder and a model card would else show the file's value."""
@@ -85,12 +87,14 @@ CASES: dict[str, tuple[str, str, dict[str, Any], list[str], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, case: str) -> None:
     task, leave_out, settings, overrides, words = CASES[case]
     assert words in refused(recipe(tmp_path, task, leave_out, **settings), *overrides)
 
 
+@pytest.mark.slow
 def test_a_recipe_has_to_be_there_and_of_this_script(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"this script trains role \(for that one: train/esc_rank\.py\)"):
         parse_recipe("role", ["--config", str(recipe(tmp_path, "rank"))])
@@ -103,6 +107,7 @@ def test_a_recipe_has_to_be_there_and_of_this_script(tmp_path: Path) -> None:
     assert "a recipe is a mapping of settings" in refused(tmp_path / "recipe.yaml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("instructions", [True, False])
 def test_slow_bf16_is_noted(
     tmp_path: Path, instructions: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -115,6 +120,7 @@ def test_slow_bf16_is_noted(
         assert ("--bf16 false" in capsys.readouterr().err) == noted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["role", "rank"])
 def test_one_process_with_several_gpus_is_refused(tmp_path: Path, task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers would wrap the model in DataParallel and multiply the batch by the number of GPUs."""
@@ -125,6 +131,7 @@ def test_one_process_with_several_gpus_is_refused(tmp_path: Path, task: str, mon
         script.main(made)
 
 
+@pytest.mark.slow
 def test_a_limit_draws_whole_dialogues(tmp_path: Path) -> None:
     from core.files import write_jsonl
     from tests.train.conftest import per_dimension, rank_examples
@@ -147,6 +154,7 @@ def called(source: str) -> set[str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 def test_what_a_script_checks_before_its_output_folder_is_what_a_plan_checks(script: Any) -> None:
     before, marked, _ = inspect.getsource(script.main).partition("    # Output folder")
@@ -193,6 +201,7 @@ WRONG: dict[str, tuple[str, Callable[[Path, dict[str, str]], object], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", WRONG)
 def test_plan_and_script_refuse_alike(tmp_path: Path, case: str) -> None:
     task, spoil, message = WRONG[case]
@@ -207,6 +216,7 @@ def test_plan_and_script_refuse_alike(tmp_path: Path, case: str) -> None:
     assert refused[0] == refused[1] and message in refused[0] and not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_it_could_not_look_at(tmp_path: Path, tiny: dict[str, Path]) -> None:
     data = {"train_file": str(tmp_path / "none.jsonl"), "valid_file": str(tmp_path / "none.jsonl")}
     for base, unseen in (
@@ -218,6 +228,7 @@ def test_a_plan_says_what_it_could_not_look_at(tmp_path: Path, tiny: dict[str, P
         assert any(note.startswith(f"not checked, as training will: {unseen}") for note in notes)
 
 
+@pytest.mark.slow
 def test_a_quantised_base_needs_its_package_and_is_not_divided(
     tmp_path: Path, tiny: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +246,7 @@ def test_a_quantised_base_needs_its_package_and_is_not_divided(
         load_base(parse_recipe("role", ["--config", str(path)]))
 
 
+@pytest.mark.slow
 @pytest.mark.full
 def test_qlora_trains(tmp_path: Path) -> None:
     """bitsandbytes has 4 bits on a CPU, too; with AVX-512 it evaluates only in widths that 64 divides."""
@@ -246,3 +258,77 @@ def test_qlora_trains(tmp_path: Path) -> None:
     train("role", write_recipe(tmp_path / "r.yaml", "role", base, data, out, **given))
     found = losses(out)
     assert found[-1] < found[0] and (out / "adapter" / "adapter_model.safetensors").is_file()
+
+
+PLAIN: dict[str, Any] = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj"]}
+REFUSED: dict[str, dict[str, Any]] = {
+    "rank above all": {"r": 1024},
+    "rank pattern above all": {"rank_pattern": {"q_proj": 1024}},
+    "dora": {"use_dora": True},
+    "bias in B": {"lora_bias": True},
+    "bias": {"bias": "all"},
+    "pissa": {"init_lora_weights": "pissa"},
+    "pissa, fast": {"init_lora_weights": "pissa_niter_16"},
+    "olora": {"init_lora_weights": "olora"},
+    "corda": {"init_lora_weights": "corda"},
+    "loftq": {"init_lora_weights": "loftq"},
+    "activated": {"alora_invocation_tokens": [1, 2]},
+    "replicated layers": {"layer_replication": [[0, 2], [1, 3]]},
+    "block-diagonal": {"use_bdlora": {"nblocks": 2}},
+    "qalora": {"use_qalora": True},
+    "lm_head": {"modules_to_save": ["lm_head"]},
+}
+SERVED: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "rank-stabilised": {"use_rslora": True},
+    "gaussian": {"init_lora_weights": "gaussian"},
+    "eva": {"init_lora_weights": "eva"},
+    "zero start": {"init_lora_weights": False},
+    "largest rank": {"r": 512},
+}
+
+
+@pytest.mark.parametrize("change", REFUSED.values(), ids=REFUSED)
+def test_unservable_adapters_are_refused(change: dict[str, Any]) -> None:
+    setting = {"r": "lora_r", "rank_pattern": "lora_r"}
+    name = next(iter(change))
+    with pytest.raises(UserError, match=f"^{setting.get(name, name)}: .*[:;] (take|leave|train) "):
+        check_servable({**PLAIN, **change})
+
+
+@pytest.mark.parametrize("change", SERVED.values(), ids=SERVED)
+def test_servable_adapters_pass(change: dict[str, Any]) -> None:
+    check_servable({**PLAIN, **change})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [*REFUSED.values(), *SERVED.values()], ids=[*REFUSED, *SERVED])
+def test_vllm_agrees(change: dict[str, Any]) -> None:
+    from vllm.config.lora import LoRAConfig
+    from vllm.lora.peft_helper import PEFTHelper
+
+    helper = PEFTHelper.from_dict({**PLAIN, **change})
+    limits = LoRAConfig(max_lora_rank=max(LORA_RANKS))
+    if change in REFUSED.values():
+        with pytest.raises(ValueError, match="not support|only supports|greater than|not yet"):
+            helper.validate_legal(limits)
+    else:
+        helper.validate_legal(limits)
+
+
+@pytest.mark.slow
+def test_vllm_takes_these_ranks_as_its_limit_and_no_others() -> None:
+    from vllm.config.lora import LoRAConfig
+
+    for rank in (*LORA_RANKS, 4, 12, 1024):
+        with nullcontext() if rank in LORA_RANKS else pytest.raises(ValueError):
+            assert LoRAConfig(max_lora_rank=rank).max_lora_rank == rank
+
+
+@pytest.mark.slow
+def test_a_recipes_settings_are_refused_as_the_config_is() -> None:
+    from trl import ModelConfig
+
+    for settings, words in (({"lora_r": 0}, "^lora"), ({"lora_modules_to_save": ["lm_head"]}, "^modules_to_save: .*lm_head")):
+        with pytest.raises(UserError, match=words):
+            lora_config(ModelConfig(use_peft=True, **settings))

@@ -1,6 +1,10 @@
 """The training of a supporter with TRL's own GRPOTrainer: a tiny random model, and a seeker and a judge behind HTTP."""
 
+import inspect
+import logging
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +16,7 @@ import orjson
 import pytest
 
 from core.errors import UserError
+from core.files import CONFIGS
 from core.records import Dialogue, Judgement, Turn
 from core.rubrics import load_rubric
 from core.specs import load_spec
@@ -20,7 +25,9 @@ from serve.checkpoints.model_card import read_training
 from tests.endpoint import Answer, Endpoint
 from tests.peers import packages_with, python_with
 from tests.train.grpo_toy import WANTED, behave, rewards, share, toy_cards, toy_recipe, train_toy
+from tests.train.test_configs import header
 from tests.train.test_training import launch
+from tests.vllm_parser import server_parser
 from train.recipes import parse_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -268,3 +275,52 @@ def test_the_toys_judge_counts_by_hand() -> None:
     assert share(said) == 0.25
     message = {"role": "user", "content": f"[1] Supporter: Hi.\n[3] Supporter: {WANTED}a"}
     assert behave({"model": "judge", "messages": [message]}, 0).text == "4442000"
+
+
+RECIPE = CONFIGS / "train" / "esc_supporter.yaml"
+
+
+def test_the_server_has_every_route_that_trls_client_calls(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Started with the line in the recipe's head. TRL's module loads with all that it takes from vLLM."""
+    caplog.set_level(logging.root.level)  # restored at the end: a package of vLLM 0.33's API server raises it to ERROR
+    from trl.generation import vllm_client
+    from vllm.entrypoints.launchers.app import build_app
+
+    (line,) = [line for line in header(RECIPE) if "vllm serve" in line]
+    words = shlex.split(line)
+    monkeypatch.setenv(*words[words.index("VLLM_SERVER_DEV_MODE=1")].split("="))
+    args = server_parser().parse_args(["--model", *words[words.index("serve") + 1 :]])
+    there = {getattr(route, "path", "") for route in build_app(args, ("generate",)).routes}
+    called = set(re.findall(r"\{self\.base_url\}(/\w[\w/]*)\"", inspect.getsource(vllm_client)))
+    assert len(called) >= 10 and called <= there, sorted(called - there)
+
+
+def test_weights_are_announced_and_sent_in_vllms_form() -> None:
+    from trl.generation import vllm_client
+    from vllm.distributed.weight_transfer import nccl_engine
+
+    source = inspect.getsource(vllm_client.VLLMClient)
+    init = {"master_address": "127.0.0.1", "master_port": 1, "rank_offset": 1, "world_size": 2, "packed": True}
+    update = {"names": ["x"], "dtype_names": ["bfloat16"], "shapes": [[1]]}
+    assert all(f'"{field}"' in source for field in init | update)
+    nccl_engine.NCCLWeightTransferInitInfo(**init)
+    nccl_engine.NCCLWeightTransferUpdateInfo(**update)
+    inspect.signature(vllm_client.open_trainer_endpoint).bind(init)
+    words = re.search(r"packed_nccl_broadcast_producer\((.*?)\n", source, re.DOTALL)
+    assert words
+    sent: dict[str, object] = {"iterator": iter([]), "group": None, "src": 0, "post_iter_func": None}
+    assert all(f"{name}=" in source for name in sent)
+    inspect.signature(vllm_client.packed_nccl_broadcast_producer).bind(**sent)
+
+
+def test_what_trl_sets_on_import_does_not_reach_a_training_or_its_servers() -> None:
+    """A warning to be ignored hides the others, and at log level ERROR a server does not say what its cache holds."""
+    program = "import os, train.esc_supporter, trl; trl.GRPOTrainer; print(os.environ['VLLM_LOGGING_LEVEL'])"
+    silent = {name: value for name, value in os.environ.items() if name != "VLLM_LOGGING_LEVEL"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=silent, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0 and "TRL currently supports" not in done.stderr, done.stderr
+    assert done.stdout.split()[-1] == "INFO"
