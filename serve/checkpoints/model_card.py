@@ -17,10 +17,11 @@ from pydantic import Field
 
 from core.errors import UserError, need_modules
 from core.files import read_object, validated, write_json, write_text
-from core.hub import Publication, licence_fields, on_hub
+from core.hub import Publication, licence_fields
 from core.settings import Settings
 from core.specs import load_spec, model_names
 from serve.checkpoints.lora import CONFIG, WEIGHTS
+from serve.checkpoints.places import on_hub
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
