@@ -44,7 +44,7 @@ ELSEWHERE = {
     },
     "files of the system": {"core/machine.py", "core/third_party.py", "serve/launch.py"},
     "weights, a tokenizer, a template or the state of a training": {
-        *("serve/checkpoints/tensors.py", "serve/checkpoints/sentencepiece.py", "serve/checkpoints/places.py"),
+        *("serve/checkpoints/tensors.py", "serve/checkpoints/sentencepiece.py"),
         *("core/specs.py", "train/run.py"),
     },
     "rows of our own database": {"serve/store.py"},
