@@ -64,7 +64,7 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]
     monkeypatch.chdir(tmp_path)
     log = tmp_path / "happened"
     monkeypatch.setenv("STAND_IN_LOG", str(log))
-    monkeypatch.setattr("serve.command.MODULE", "tests.vllm_stand_in")
+    monkeypatch.setattr("serve.command.MODULE", "tests.endpoint")
 
     def machine(gpus: str) -> Path:
         monkeypatch.setattr(Machine, "here", lambda: Machine.parse(gpus))
