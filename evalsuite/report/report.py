@@ -1,4 +1,5 @@
-"""The report of a run: report.html (one self-contained file), report.json (the same as data), report.md, and tables/*.csv."""
+"""The report of a run: report.html (one self-contained file), report.json (the same as data), report.md, and tables/*.csv; and
+the same tables and charts in Weights & Biases."""
 
 import os
 import shutil
@@ -270,10 +271,9 @@ def _markdown(content: ReportContent) -> str:
 
 
 def log_report(run: Path, content: ReportContent, say: Callable[[str], None]) -> None:
-    """Log a report's tables, charts, summary figures and configuration as one wandb run; files go to RUN/wandb.
-
-    Logging a run folder again goes on in the same wandb run. Raises `UserError` when wandb is not installed.
-    """
+    """Log a report's tables, charts, summary figures and configuration as one wandb run; files go to RUN/wandb. Without a key
+    it is offline (`wandb sync` sends it later); logging a run folder again goes on in the same wandb run. Raises `UserError`
+    when wandb is not installed."""
     need_modules("wandb", purpose="logging to wandb")
     offline_without_key(say)
     import wandb

@@ -1,4 +1,5 @@
-"""Leaderboards (table 2 of ESC-Eval): supporters × dimensions on 0–100, with ranks by what differences are significant."""
+"""Leaderboards (table 2 of ESC-Eval): supporters × dimensions on 0–100, with ranks by what differences are significant; and
+scores by category of the seekers' problems and by a field of the dialogues (a version, a week, a country)."""
 
 import re
 from collections import Counter

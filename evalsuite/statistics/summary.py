@@ -1,4 +1,5 @@
-"""Summaries of a run's records: scorers, missing verdicts, how dialogues ended, what they cost, which scores were given."""
+"""Summaries of a run's records: scorers, missing verdicts, how dialogues ended, which scores were given, and what all that
+cost."""
 
 from __future__ import annotations
 
@@ -278,7 +279,7 @@ def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
     return Table.of("distributions", "Scores given", rows, notes, SCORES, heads=() if rows else heads)
 
 
-# --- what models used, and what evaluating a dialogue costs ---------------------------------------------------------------
+# --- what models used, and what evaluating a dialogue costs (EmoHarbor appendix F.3, table 4) ------------------------------
 
 
 THOUSAND = "cost of 1,000 dialogues"
