@@ -182,10 +182,6 @@ class EmoHarbor(DialogueFramework):
     may_leave = True
     opens_freely = True
 
-    @property
-    def section(self) -> EmoHarborSection:
-        return self.config.emoharbor
-
     @cached_property
     def models(self) -> EmoHarborModels:
         return EmoHarborModels(self.config, self.held, self.given)
@@ -212,16 +208,16 @@ class EmoHarbor(DialogueFramework):
 
     def identity(self) -> dict[str, Any]:
         thinker = self.models.thinker
-        seeker = {"simulator": self.section.simulator, "triples": self.section.triples}
+        seeker = {"simulator": self.config.emoharbor.simulator, "triples": self.config.emoharbor.triples}
         return {**super().identity(), **seeker, "thinker": identity(thinker) if thinker else None}
 
     def judging_identity(self) -> dict[str, Any]:
         if self.method != "json":
             return {}
-        judging, thinker = self.section.judging, self.models.thinker
+        judging, thinker = self.config.emoharbor.judging, self.models.thinker
         return {
             "judging": judging,
-            "per_turn": self.section.per_turn,
+            "per_turn": self.config.emoharbor.per_turn,
             "profiles": hashed([*self.profiles.values()]) if judging != "dialogue" else None,
             # States that given dialogues lack are simulated.
             "thinker": identity(thinker) if thinker and judging == "states" else None,
@@ -232,8 +228,8 @@ class EmoHarbor(DialogueFramework):
         """What the judge is shown of the seeker; methods other than `json` show the dialogue alone."""
         if self.method != "json":
             return Shown(mode=self.config.mode)
-        judging = self.section.judging
-        shown = Shown(judging, states=judging == "states", per_turn=self.section.per_turn, mode=self.config.mode)
+        judging = self.config.emoharbor.judging
+        shown = Shown(judging, states=judging == "states", per_turn=self.config.emoharbor.per_turn, mode=self.config.mode)
 
         def text(dialogue: Dialogue) -> str:
             profile = self._profile_of(dialogue)
@@ -247,8 +243,8 @@ class EmoHarbor(DialogueFramework):
         if id is None or id not in self.profiles:
             problem = f"profile {id!r} is not among the run's profiles" if id else "no profile_id"
             raise UserError(
-                f"dialogue {dialogue.id}: {problem}; judging by {self.section.judging} needs the seeker's profile: name its "
-                "file under `profiles:`, or judge by the dialogue alone (`emoharbor: {judging: dialogue}`)"
+                f"dialogue {dialogue.id}: {problem}; judging by {self.config.emoharbor.judging} needs the seeker's profile: "
+                "name its file under `profiles:`, or judge by the dialogue alone (`emoharbor: {judging: dialogue}`)"
             )
         return self.profiles[id]
 
@@ -261,7 +257,7 @@ class EmoHarbor(DialogueFramework):
             )
 
     def judging_whole(self) -> EmoHarbor:
-        section = self.section.model_copy(update={"per_turn": False})
+        section = self.config.emoharbor.model_copy(update={"per_turn": False})
         return replace(self, config=self.config.model_copy(update={"emoharbor": section}))
 
     def plan(self, opening: Opening, person: Profile, supporter: ModelSpec) -> Plan:
@@ -283,11 +279,11 @@ class EmoHarbor(DialogueFramework):
             self.prompts,
             profile.language,
             dialogue,
-            profile=profile_text(profile, profile.language, simple=self.section.simulator == "simple_profile"),
+            profile=profile_text(profile, profile.language, simple=self.config.emoharbor.simulator == "simple_profile"),
             start=initial_state(profile),
             talker=self.models.seeker,
             thinker=self.models.thinker,
-            triples=self.section.triples,
+            triples=self.config.emoharbor.triples,
             examples=self.config.mode == "paper",
         )
 

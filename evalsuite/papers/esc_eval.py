@@ -86,24 +86,21 @@ class EscEval(DialogueFramework):
 
     @property
     def method(self) -> str:
-        return "paper" if self._paper else self.config.method
-
-    @property
-    def _paper(self) -> bool:
-        return self.config.mode == "paper"
+        return "paper" if self.config.mode == "paper" else self.config.method
 
     def people(self) -> list[RoleCard]:
         return self.load_people(RoleCard, self.config.cards, self.config.limit)
 
     def plan(self, opening: Opening, person: RoleCard, supporter: ModelSpec) -> Plan:
+        paper = self.config.mode == "paper"
         greeted = Turn(role="supporter", text=greeting(self.prompts, person.language))
-        system = seeker_system(self.prompts, person, self._paper)
+        system = seeker_system(self.prompts, person, paper)
         # Odd in the script: supporters are told that they are helpful assistants, and nothing about emotional support.
-        helpful = supporter_system(self.prompts, person.language) if self._paper else None
+        helpful = supporter_system(self.prompts, person.language) if paper else None
         return Plan(
             replace(opening, turns=(greeted,)),
-            seeker_side=ModelSide(self.models.seeker, "seeker", opening.id, system, verbatim=self._paper),
-            supporter_side=ModelSide(supporter, "supporter", opening.id, helpful, hidden_opening=1, verbatim=self._paper),
+            seeker_side=ModelSide(self.models.seeker, "seeker", opening.id, system, verbatim=paper),
+            supporter_side=ModelSide(supporter, "supporter", opening.id, helpful, hidden_opening=1, verbatim=paper),
             exchanges=self.config.exchanges,
         )
 

@@ -14,7 +14,7 @@ from sklearn.metrics import f1_score
 from core.errors import UserError
 from evalsuite.papers.ecdbench.aggregate import ModelResult, Node, aggregate, ranges, under_weights, weight_factors
 from evalsuite.papers.ecdbench.registry import Benchmark, Metric, load_benchmark
-from evalsuite.papers.ecdbench.scores import ModelScores, features, node_paths, read_scores
+from evalsuite.papers.ecdbench.scores import ModelScores, features, node_paths, raw_of, read_scores
 from evalsuite.papers.ecdbench.tables import separation_table
 from tests.small_benchmark import CAPABILITIES, RECORDS, SMALL, bbq, gold, item, whole, write, write_all
 
@@ -137,8 +137,9 @@ def test_f1_is_that_of_scikit_learn(pairs: list[tuple[str, str]]) -> None:
     }
     for items, figure in expected.items():
         rule = metric(type="ratio", items=items, **({"positive": "a"} if items == "f1" else {}))
-        table = features(rule, [None] * len(pairs), outcomes)
-        assert table.raw_of(table.table.mean(axis=0, keepdims=True))[0] == pytest.approx(figure, nan_ok=True)
+        assert raw_of(rule, features(rule, [None] * len(pairs), outcomes)[0].mean(axis=0, keepdims=True))[0] == pytest.approx(
+            figure, nan_ok=True
+        )
 
 
 def test_less_may_be_better_and_beyond_the_worst_distance_is_the_worst() -> None:
@@ -150,10 +151,10 @@ def test_less_may_be_better_and_beyond_the_worst_distance_is_the_worst() -> None
 
 def test_unread_answers_are_wrong_or_left_out_as_the_metric_says() -> None:
     for unread, expected in (("wrong", 1 / 3), ("left_out", 1 / 2)):
-        found = features(metric(type="ratio", unread=unread), [1, 0, None], [None] * 3)
-        assert found.unread == 1 and found.raw_of(found.table.mean(axis=0, keepdims=True))[0] == pytest.approx(expected)
-    nothing = features(metric(type="ratio"), [None], [None])
-    assert np.isnan(nothing.raw_of(nothing.table.mean(axis=0, keepdims=True))[0])
+        rule = metric(type="ratio", unread=unread)
+        table, count = features(rule, [1, 0, None], [None] * 3)
+        assert count == 1 and raw_of(rule, table.mean(axis=0, keepdims=True))[0] == pytest.approx(expected)
+    assert np.isnan(raw_of(rule, features(rule, [None], [None])[0].mean(axis=0, keepdims=True))[0])
 
 
 # --- properties -----------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ an average of such inputs is exact too, and one that was truncated does not pass
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from core.errors import UserError
@@ -19,6 +20,8 @@ from evalsuite.papers.reported import Printed, Reported, ReportedTable, Rule
 OPERATIONS = ("sum", "mean", "minus", "times", "ratio", "count")
 TABLE, LOST = "table", "lost"
 Exact = Mapping[tuple[str, str, str], Fraction]  # (table, row, column) → the exact figure of a cell
+# A rule's result for a cell: the recomputed number if it disagrees, how far that may be off (None: only its sign counts), why.
+Result = tuple[int | float | None, float | None, str]
 
 
 @dataclass(frozen=True)
@@ -78,10 +81,10 @@ def check(reported: Reported) -> Checked:
             ]
             figures += bool(results)
             remarks = [note for note, cells in remarked if place in cells]
-            for value, same in group_by(results, lambda result: result.value).items():
+            for value, same in group_by(results, itemgetter(0)).items():
                 if value is not None:
-                    slack = min((result.slack for result in same if result.slack is not None), default=None)
-                    notes = (*(result.why for result in same), *remarks)
+                    slack = min((slack for _, slack, _ in same if slack is not None), default=None)
+                    notes = (*(why for *_, why in same), *remarks)
                     disagreements.append(Disagreement(reported.paper, name, *place, printed, value, slack, notes))
     return Checked(figures, disagreements)
 
@@ -116,15 +119,7 @@ def _cells(reported: Reported, name: str, selector: Any, where: str) -> list[Pri
     return selected
 
 
-class _Result(NamedTuple):
-    """One rule's result for a cell: the recomputed number if it disagrees, and how far that may be off (None: sign only)."""
-
-    value: int | float | None
-    slack: float | None
-    why: str
-
-
-def _recomputed(reported: Reported, exact: Exact, table: ReportedTable, rule: Rule, cell: Printed, where: str) -> _Result:
+def _recomputed(reported: Reported, exact: Exact, table: ReportedTable, rule: Rule, cell: Printed, where: str) -> Result:
     printed = Fraction(str(cell.value))
     decimals = table.decimals if rule.decimals is None else rule.decimals
     unit = Fraction(0) if table.exact and rule.decimals is None else Fraction(1, 10**decimals)
@@ -145,11 +140,11 @@ def _recomputed(reported: Reported, exact: Exact, table: ReportedTable, rule: Ru
         below = rule.relation != "at_most" and printed + unit / 2 < value.low
         holds = not above and not below
     if holds:
-        return _Result(None, slack, rule.why)
+        return None, slack, rule.why
     cut = slack == 0 and not rule.relation.startswith("at_") and _cut_off(printed, recomputed, unit)
     rounded = round(recomputed, decimals)
     shown = int(rounded) if isinstance(cell.value, int) and rounded.denominator == 1 else float(rounded)
-    return _Result(shown, slack, rule.why + "; cut off, not rounded" * cut)
+    return shown, slack, rule.why + "; cut off, not rounded" * cut
 
 
 def _cut_off(printed: Fraction, exact: Fraction, unit: Fraction) -> bool:
