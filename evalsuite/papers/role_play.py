@@ -6,11 +6,11 @@ people's scores, or say which of two is closer to a human (figure 3), in both or
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -175,24 +175,6 @@ def score_seekers(runner: Runner, seekers: Field) -> list[Judgement]:
 # --- table 1 ----------------------------------------------------------------------------------------------------------------
 
 
-class _SeekerRating(NamedTuple):
-    scorer: str
-    dialogue: str
-    dimension: str
-    value: float | None
-    lost: bool = False
-
-
-def _ratings(judgements: Sequence[Judgement], scores: Sequence[HumanScore], rubric: Rubric) -> Iterator[_SeekerRating]:
-    for judgement in checked(judgements, rubric):
-        scorer, unanswered = scorer_of(judgement).name, judgement.lost or judgement.unasked
-        yield _SeekerRating(scorer, judgement.dialogue_id, judgement.dimension, judgement.value, unanswered)
-    human = [score for score in scores if score.rubric == rubric.name]
-    count = len({score.annotator for score in human})
-    people = f"people ({count} {'annotator' if count == 1 else 'annotators'})"
-    yield from (_SeekerRating(people, score.dialogue_id, score.dimension, score.value) for score in human)
-
-
 def role_play_tables(
     dialogues: Sequence[Dialogue], rubric: Rubric, judgements: Sequence[Judgement] = (), scores: Sequence[HumanScore] = ()
 ) -> list[Table]:
@@ -204,12 +186,17 @@ def role_play_tables(
     given, and if there is no score on this rubric. People's scores are checked where they are read.
     """
     by_id = {dialogue.id: dialogue for dialogue in dialogues}
-    groups: dict[tuple[Language, str, str], list[_SeekerRating]] = defaultdict(list)
-    for rating in _ratings(judgements, scores, rubric):
-        if rating.dialogue not in by_id:
-            raise UserError(f"score by {rating.scorer}: dialogue_id: no dialogue {rating.dialogue!r} among those given")
-        dialogue = by_id[rating.dialogue]
-        groups[dialogue.language, rating.scorer, seeker_of(dialogue)].append(rating)
+    human = [score for score in scores if score.rubric == rubric.name]
+    count = len({score.annotator for score in human})
+    people = f"people ({count} {'annotator' if count == 1 else 'annotators'})"
+    ratings: list[Judgement | HumanScore] = [*checked(judgements, rubric), *human]
+    groups: dict[tuple[Language, str, str], list[Judgement | HumanScore]] = defaultdict(list)
+    for rating in ratings:
+        scorer = scorer_of(rating).name if isinstance(rating, Judgement) else people
+        if rating.dialogue_id not in by_id:
+            raise UserError(f"score by {scorer}: dialogue_id: no dialogue {rating.dialogue_id!r} among those given")
+        dialogue = by_id[rating.dialogue_id]
+        groups[dialogue.language, scorer, seeker_of(dialogue)].append(rating)
     if not groups:
         raise UserError(f"no score on rubric {rubric.name}")
     labels = [dimension_label(rubric, dimension) for dimension in rubric.dimensions]
@@ -236,21 +223,21 @@ def role_play_tables(
 
 
 def _row(
-    seeker: str, scorer: str, ratings: Sequence[_SeekerRating], rubric: Rubric, dialogues: Mapping[str, Dialogue]
+    seeker: str, scorer: str, ratings: Sequence[Judgement | HumanScore], rubric: Rubric, dialogues: Mapping[str, Dialogue]
 ) -> tuple[Cell, ...]:
-    places = {name: place for place, name in enumerate(sorted({rating.dialogue for rating in ratings}))}
+    places = {name: place for place, name in enumerate(sorted({rating.dialogue_id for rating in ratings}))}
     columns = {name: place for place, name in enumerate(rubric.dimensions)}
     scores: dict[tuple[int, int], list[float]] = defaultdict(list)
     for rating in ratings:
         if rating.value is not None:
-            scores[places[rating.dialogue], columns[rating.dimension]].append(rating.value)
+            scores[places[rating.dialogue_id], columns[rating.dimension]].append(rating.value)
     means = np.full((len(places), len(columns)), np.nan)
     for place, values in scores.items():
         means[place] = exact_mean(values)
     worst, best = np.array([rubric.ends(name) for name in rubric.dimensions]).T
     cards, weights = [card_of(dialogues[id]) for id in places], None if rubric.weights is None else np.array(rubric.weights)
     cells = over_cards((means - worst) * PRINTED / (best - worst), cards, scale_levels(0, PRINTED), weights)
-    answered = sum(not rating.lost for rating in ratings)
+    answered = sum(isinstance(rating, HumanScore) or not (rating.lost or rating.unasked) for rating in ratings)
     read = 100 * sum(rating.value is not None for rating in ratings) / answered if answered else None
     average, shared = cells[-1], rubric.shared_scale if rubric.alike else None
     if shared is None:
