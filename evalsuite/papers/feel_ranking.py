@@ -21,7 +21,7 @@ from core.errors import UserError
 from core.grouping import comparable, exact_mean, means_by
 from core.records import Dialogue, Judgement, Preference
 from core.statistics.accuracy import ratio
-from core.statistics.bootstrap import estimates, resampled_means
+from core.statistics.bootstrap import Floats, estimates, resampled_means
 from core.tables import Cell, Estimate, Table
 from evalsuite.papers.feel_ensemble import FEEL
 from evalsuite.statistics.correlation import Pairing, coefficients, known_dialogue
@@ -117,31 +117,24 @@ def compare_ranks(people: Ranks, metrics: Mapping[str, Ranks]) -> list[Ranking]:
                 sides = [ranks_of({name: -side[topic][name] for name in shared}) for side in (people, ranks)]
                 rows.append(topic_figures(*([side[name] for name in shared] for side in sides)))
                 sizes.append(len(shared))
-        averaged = _averaged(rows) if rows else dict.fromkeys(FIGURES, Estimate(None, None, None, 0))
+        averaged = dict.fromkeys(FIGURES, Estimate(None, None, None, 0))
+        if rows:  # the mean of every figure over the topics in which it is defined
+            values = np.array(rows)
+            defined = (~np.isnan(values)).astype(np.float64)
+            topics, sums = defined.sum(axis=0), np.nan_to_num(values)
+            draws = resampled_means(sums, defined)
+            averaged = dict(zip(FIGURES, estimates(ratio(sums.sum(axis=0), topics), draws, topics, topics), strict=True))
         rankings.append(Ranking(scorer, averaged, len(rows), (min(sizes, default=0), max(sizes, default=0))))
     if not any(ranking.topics for ranking in rankings):
         raise UserError("no topic has two supporters that both a scorer and people ranked")
     return rankings
 
 
-def topic_figures(people: Sequence[float], metric: Sequence[float]) -> dict[str, float | None]:
-    """Equations 4 to 7 on two or more ranks of one topic, in the same order of supporters."""
+def topic_figures(people: Sequence[float], metric: Sequence[float]) -> Floats:
+    """Equations 4 to 7 on two or more ranks of one topic, in the same order of supporters: `FIGURES`, NaN if undefined."""
     x, y = (np.asarray(side, dtype=np.float64) for side in (metric, people))
     spearman, _, kendall = coefficients(x, y, np.zeros(len(x), dtype=np.intp), np.ones((1, 1)))[0]
-    return {
-        "spearman": None if np.isnan(spearman) else float(spearman),
-        "kendall": None if np.isnan(kendall) else float(kendall),
-        "rmse": float(np.sqrt(np.mean((x - y) ** 2))),
-        "mae": float(np.mean(np.abs(x - y))),
-    }
-
-
-def _averaged(rows: Sequence[Mapping[str, float | None]]) -> dict[str, Estimate]:
-    values = np.array([[row[name] for name in FIGURES] for row in rows], dtype=np.float64)  # None becomes NaN
-    defined = ~np.isnan(values)
-    draws = resampled_means(np.where(defined, values, 0.0), defined.astype(np.float64))
-    topics = defined.sum(axis=0, dtype=np.float64)
-    return dict(zip(FIGURES, estimates(ratio(np.nansum(values, axis=0), topics), draws, topics, topics), strict=True))
+    return np.array([spearman, kendall, np.sqrt(np.mean((x - y) ** 2)), np.mean(np.abs(x - y))])
 
 
 def ranking_table(rankings: Sequence[Ranking]) -> Table:
