@@ -253,11 +253,7 @@ FOUNDATIONAL: dict[str, ReadForm] = {
     # Without a header; a line break is written as a backslash.
     "ag_news": form_of(
         AG_NEWS,
-        lambda raw: {
-            "title": raw.title.replace("\\", " "),
-            "text": raw.description.replace("\\", " "),
-            "gold": [int(raw.label) - 1],
-        },
+        lambda r: {"title": r.title.replace("\\", " "), "text": r.description.replace("\\", " "), "gold": [int(r.label) - 1]},
         partial(bare_csv, names=("class", "title", "description")),
     ),
     "agieval": form_of(EXAM, _agieval),
@@ -265,51 +261,49 @@ FOUNDATIONAL: dict[str, ReadForm] = {
     "copa": form_of(COPA),
     "cosmos_qa": csv_of(
         COSMOS,
-        lambda raw: {
-            "context": raw.context,
-            "question": raw.question,
-            "options": [raw.answer0, raw.answer1, raw.answer2, raw.answer3],
-            "gold": [int(raw.label)],
+        lambda r: {
+            "context": r.context,
+            "question": r.question,
+            "options": [r.answer0, r.answer1, r.answer2, r.answer3],
+            "gold": [int(r.label)],
         },
     ),
     "exam": _subjects,
     "folio": form_of(
         FOLIO,
-        lambda raw: {
-            "premises": raw.premises if isinstance(raw.premises, str) else "\n".join(raw.premises),
-            "conclusion": raw.conclusion,
-            "gold": [FOLIO_LABELS.index(raw.label)],
+        lambda r: {
+            "premises": r.premises if isinstance(r.premises, str) else "\n".join(r.premises),
+            "conclusion": r.conclusion,
+            "gold": [FOLIO_LABELS.index(r.label)],
         },
     ),
     "hellaswag": form_of(HELLASWAG),
     "lcqmc": tabs_of(
         LCQMC,
-        lambda raw: {"sentence1": raw.sentence1, "sentence2": raw.sentence2, "gold": [int(raw.label)]},
+        lambda r: {"sentence1": r.sentence1, "sentence2": r.sentence2, "gold": [int(r.label)]},
         ("sentence1", "sentence2", "label"),
     ),
     "logiqa": _logiqa,
     "mmlu_pro": form_of(PRO, _mmlu_pro, _parquet),
-    "mnli": tabs_of(
-        MNLI, lambda raw: {"premise": raw.sentence1, "hypothesis": raw.sentence2, "label": _inferred(raw.gold_label)}
-    ),
+    "mnli": tabs_of(MNLI, lambda r: {"premise": r.sentence1, "hypothesis": r.sentence2, "label": _inferred(r.gold_label)}),
     "multirc": _multirc_answers,
     "mutual": form_of(
         MUTUAL,
-        lambda raw: {
-            "article": raw.article,
-            "options": [option.split(":", 1)[-1].strip() for option in raw.options],
-            "gold": [LETTERS.index(raw.answers)],
+        lambda r: {
+            "article": r.article,
+            "options": [option.split(":", 1)[-1].strip() for option in r.options],
+            "gold": [LETTERS.index(r.answers)],
         },
     ),
-    "ocnli": form_of(OCNLI, lambda raw: {**raw.model_dump(), "gold": [_inferred(raw.label)]}),
+    "ocnli": form_of(OCNLI, lambda r: {**r.model_dump(), "gold": [_inferred(r.label)]}),
     "piqa": _piqa_labelled,
-    "qqp": tabs_of(QQP, lambda raw: {"question1": raw.question1, "question2": raw.question2, "label": int(raw.is_duplicate)}),
+    "qqp": tabs_of(QQP, lambda r: {"question1": r.question1, "question2": r.question2, "label": int(r.is_duplicate)}),
     "record": _record_questions,
     # In the columns of lm-eval's task, whose first label is entailment.
     "rte": form_of(
-        RTE, lambda raw: {"sentence1": raw.premise, "sentence2": raw.hypothesis, "label": int(raw.label == "not_entailment")}
+        RTE, lambda r: {"sentence1": r.premise, "sentence2": r.hypothesis, "label": int(r.label == "not_entailment")}
     ),
-    "sst2": tabs_of(row_of(sentence=str, label=Bit), lambda raw: {"sentence": raw.sentence, "label": int(raw.label)}),
+    "sst2": tabs_of(row_of(sentence=str, label=Bit), lambda r: {"sentence": r.sentence, "label": int(r.label)}),
     "thucnews": folders_of(THUC_CLASSES, lambda text: {"text": text, "choices": list(THUC_CLASSES)}),
     "truthfulqa": csv_of(TRUTHFUL, _truthfulqa),
     "wic": form_of(WIC, _numbered),
