@@ -196,16 +196,16 @@ class Client:
 
 
 @contextmanager
-def rating(folder: Path, code: str = "r01") -> Iterator[tuple[Client, int, StudyStore]]:
-    """A rater of a study that is served, their first task, and the store."""
+def rating(folder: Path) -> Iterator[tuple[Client, int, StudyStore]]:
+    """The first rater of a study that is served, their first task, and the store."""
     with served(folder) as (address, store):
-        rater = Client(address).enter(links(folder)[code])
+        rater = Client(address).enter(links(folder)["r01"])
         yield rater, rater.tasks()[0], store
 
 
-def exported(esc_eval: EscEval, file: str = "scores.jsonl", out: str = "out", study: str = "s") -> list[Any]:
+def exported(esc_eval: EscEval, file: str = "scores.jsonl", out: str = "out") -> list[Any]:
     """The records of a file that `people results` writes."""
-    assert esc_eval("people", "results", study, "--out", out) == (0, "")
+    assert esc_eval("people", "results", "s", "--out", out) == (0, "")
     model = {"preferences.jsonl": Preference, "dialogues.jsonl": Dialogue}.get(file, HumanScore)
     return read_jsonl(Path(out, file), model, "records")
 

@@ -168,14 +168,15 @@ LATER = (REVIEW, AGAIN, JOINT)
 Task = tuple[str, str, str, dict[str, Any]]  # purpose, rater, item, details
 
 
-def queue(store: StudyStore) -> int:
-    """Assign waiting items to reviewers, once all their raters have submitted; returns the number of new tasks."""
+def queue(store: StudyStore) -> None:
+    """Assign waiting items to reviewers, once all their raters have submitted."""
     study = store.study()
     if study.second_round:
-        return _second_round(store)
+        _second_round(store)
+        return
     reviewers = [row.code for row in store.raters() if row.reviewer and not row.revoked]
     if not reviewers or study.rubric is None or study.kind != "rate" or study.per != "dialogue":
-        return 0
+        return
     tasks = store.tasks()
     open_items = {task.item for task in tasks if task.purpose == "item" and not task.submitted}
     item_of = {content.dialogue.id: item for item, content in store.contents().items()}
@@ -191,14 +192,14 @@ def queue(store: StudyStore) -> int:
         code = min(reviewers, key=lambda reviewer: (loads[reviewer], reviewer))
         loads[code] += 1
         reviews.append((REVIEW, code, item, {"given": {name: sorted(values) for name, values in given[item].items()}}))
-    return store.add_tasks(reviews)
+    store.add_tasks(reviews)
 
 
-def _second_round(store: StudyStore) -> int:
+def _second_round(store: StudyStore) -> None:
     """The same for scores to give again, once the first round is over, so that nobody sees others' scores before."""
     tasks, revoked = store.tasks(), {row.code for row in store.raters() if row.revoked}
     if any(task.purpose in LATER or (not task.submitted and task.rater not in revoked) for task in tasks):
-        return 0
+        return
     scores, item_of = scores_of(store), {content.dialogue.id: item for item, content in store.contents().items()}
     given: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for score in scores:
@@ -219,7 +220,7 @@ def _second_round(store: StudyStore) -> int:
         raters = sorted({code for name in dimensions for code in given[dialogue, name]} - revoked)
         if raters:
             add(JOINT, min(raters, key=lambda code: (loads[code], code)), dialogue, dimensions)
-    return store.add_tasks(later)
+    store.add_tasks(later)
 
 
 def _share(flags: list[bool]) -> Cell:

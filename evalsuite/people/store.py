@@ -350,9 +350,8 @@ class StudyStore:
                 task.submitted = True
             return missing
 
-    def add_tasks(self, tasks: Sequence[tuple[str, str, str, dict[str, Any]]]) -> int:
-        """Add (purpose, rater, item, details) of later rounds, each once; returns the number added."""
-        added = 0
+    def add_tasks(self, tasks: Sequence[tuple[str, str, str, dict[str, Any]]]) -> None:
+        """Add (purpose, rater, item, details) of later rounds, each once."""
         with self.writing() as session:
             session.get(StudyRow, self.name, with_for_update=True)  # a lock: two raters may open their pages at once
             in_study = TaskRow.study == self.name
@@ -366,8 +365,6 @@ class StudyStore:
                 fields = {"rater": rater, "item": item, "place": 0 if place is None else place + 1, "order": "ab"}
                 session.add(TaskRow(study=self.name, purpose=purpose, details=details, **fields))
                 session.flush()
-                added += 1
-        return added
 
     def set_details(self, id: int, details: dict[str, Any]) -> None:
         with self.writing() as session:
