@@ -1,5 +1,5 @@
 """`esc-eval` in processes of its own, to be killed or interrupted. They are forked from one that has imported everything: most
-of what a short command takes. How the program itself starts is tested elsewhere (test_programs.py, test_places.py)."""
+of what a short command takes. How the program itself starts is tested elsewhere (test_programs.py, test_cli.py)."""
 
 import os
 import resource

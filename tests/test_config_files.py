@@ -83,7 +83,7 @@ PARSERS: dict[str, Callable[[Path], object]] = {
     "ecdbench/registry.yaml": lambda path: load_benchmark(path.parent.name),
     "ecdbench/tasks/*.yaml": lambda path: load_yaml(path, "task"),  # more in tests/evalsuite/test_ecdbench_files.py
     "eval/*.yaml": lambda path: (load_feel_config if path.stem in ("feel", "feel_panel") else load_config)(path, {}),
-    "init/*": lambda path: path.read_text(encoding="utf-8"),  # run by tests/evalsuite/test_init.py
+    "init/*": lambda path: path.read_text(encoding="utf-8"),  # run by tests/evalsuite/test_cli.py
     "launch/*.sh": lambda path: subprocess.run(["bash", "-n", str(path)], check=True),  # more in tests/test_launch_files.py
     "launch/*.yaml": lambda path: load_yaml(path, "launch file"),  # more in tests/launch
     "models/*.yaml": lambda path: load_spec(str(path)),

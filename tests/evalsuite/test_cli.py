@@ -1,8 +1,11 @@
 """The stages through the command line, against a scripted endpoint: what is asked, written, resumed and reported."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +14,18 @@ import orjson
 import pytest
 import yaml
 
-from core.files import CONFIGS
+from core.files import CONFIGS, write_jsonl
 from core.judge_prompts import judge_messages
 from core.prompts import load_pack
-from core.records import Dialogue, Turn
+from core.records import Dialogue, HumanScore, Turn
 from core.rubrics import load_rubric
-from data_prep.cards import bundled_cards
+from data_prep.cards import bundled_cards, load_cards
+from evalsuite.commands.setup import EXAMPLE, FILES
+from evalsuite.runs.config import load_config
 from tests.conftest import EscEval
 from tests.demo import DEMO, EMBEDDED_JUDGE, demo_config
 from tests.endpoint import Answer, Endpoint, echo
+from tests.evalsuite.records import make_judgement
 
 CARDS = bundled_cards("en")
 
@@ -182,3 +188,103 @@ def test_replies_that_were_cut_off_are_counted_wherever_they_are_of_interest(esc
     assert sentence not in report, "what is warned of is said once"
     assert "2 of 6 replies of the supporter my-model were cut off" in report
     assert "cut off (supporter)" in Path("run/tables/terminations.csv").read_text()
+
+
+# What a minimal container or a cron job has; Python is kept from choosing UTF-8 by itself.
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+ROOT = CONFIGS.parent
+
+
+def chinese(body: dict[str, Any], count: int) -> Answer:
+    found = echo(body, count)
+    return found if "structured_outputs" in body else Answer(f"我听到了 – {found.text} 😀")
+
+
+def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "evalsuite.cli", *arguments]
+    environment = {key: value for key, value in os.environ.items() if key not in ("LANG", "PYTHONIOENCODING")} | ASCII
+    return subprocess.run(command, cwd=folder, capture_output=True, env=environment | {"PYTHONPATH": str(ROOT)}, timeout=120)
+
+
+@pytest.mark.slow
+def test_without_utf_8_the_report_is_written_and_printing_does_not_die(tmp_path: Path) -> None:
+    settings = demo_config(limit=1, gold=None, languages=["en", "zh"], exchanges=1, out="run")
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    with Endpoint(chinese, models=("embedded", "my-model")) as endpoint:
+        given = ("--supporter", f"my-model@{endpoint.url}", "--set", f"endpoints.embedded={endpoint.url}")
+        done = call(tmp_path, "run", "--config", "c.yaml", *given)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.isascii() and b"Leaderboard" in done.stdout
+    assert "我听到了" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    bad = call(tmp_path, "report", "名字")
+    assert bad.returncode == 2 and bad.stderr.startswith(b"error: ") and bad.stderr.count(b"\n") == 1
+
+
+@pytest.mark.slow
+def test_json_is_utf_8_in_any_locale(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "j.jsonl", [make_judgement("d", "fluency", 3, judge="评委")])
+    write_jsonl(
+        tmp_path / "g.jsonl",
+        [HumanScore(dialogue_id="d", language="en", annotator="a", rubric="test", dimension="fluency", value=3)],
+    )
+    shown = call(tmp_path, "agree", "--judgements", "j.jsonl", "--gold", "g.jsonl", "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout.decode("utf-8"))["judges"].keys() == {"评委"}
+
+
+def test_what_it_writes_runs_at_once(esc_eval: EscEval, capsys: pytest.CaptureFixture[str]) -> None:
+    assert esc_eval("init", "work/mine") == (0, "")
+    with Endpoint() as endpoint:
+        line = ("run", "--config", "work/mine/config.yaml", "--model", f"my-model@{endpoint.url}", "--out", "run")
+        assert esc_eval(*line) == (0, "")
+    prompt = Path("work/mine/prompt.txt").read_text().strip()
+    assert sum(body["messages"][0]["content"] == prompt for body in endpoint.requests) == 4 * 4
+    cards = [json.loads(line) for line in Path("run/cards.jsonl").read_text().splitlines()]
+    assert len(cards) == 4 and {card["source"] for card in cards} == {"cards"}
+    report = Path("run/report.md").read_text()
+    assert all(name in report for name in ("my-model.prompt", "silent", "parrot", "lecture"))
+    rubric = load_rubric("work/mine/rubric.yaml")
+    judged = {json.loads(line)["dimension"] for line in Path("run/judgements.jsonl").read_text().splitlines()}
+    assert judged == set(rubric.dimensions) and len(judged) == 4
+
+
+def test_it_replaces_nothing(esc_eval: EscEval) -> None:
+    Path("mine").mkdir()
+    Path("mine/cards.csv").write_text("mine\n")
+    code, said = esc_eval("init", "mine")
+    assert (code, [path.name for path in Path("mine").iterdir()]) == (2, ["cards.csv"])
+    assert "cards.csv: exists already and is not replaced" in " ".join(said.split())
+    assert Path("mine/cards.csv").read_text() == "mine\n"
+
+
+def test_the_example_is_whole_and_sound() -> None:
+    assert {path.name for path in EXAMPLE.iterdir()} == set(FILES)
+    assert all(card.category for card in load_cards(EXAMPLE / "cards.csv", "en"))
+    assert "#" in (EXAMPLE / "config.yaml").read_text()
+
+
+def test_a_config_names_the_files_beside_it_and_then_those_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(EXAMPLE, "there")
+    spec, config = {"name": "m", "endpoint": {"base_url": "http://127.0.0.1:9/v1"}}, Path("there/config.yaml")
+    Path("there/m.yaml").write_text(yaml.safe_dump(spec))
+    Path("here.yaml").write_text(yaml.safe_dump(spec))
+    Path("cards.csv").write_text("problem\nShe cannot sleep.\n")
+    changes = {
+        "supporters": ["m.yaml", "here.yaml", "m.yaml@http://127.0.0.1:9/v1", "esc-role"],
+        "gold": {"dialogues": "cards.csv"},
+    }
+    config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | changes))
+    loaded = load_config(config, {})
+    assert loaded.supporters == ["there/m.yaml", "here.yaml", "there/m.yaml@http://127.0.0.1:9/v1", "esc-role"]
+    assert (loaded.rubric, loaded.gold and loaded.gold.dialogues) == ("there/rubric.yaml", "there/cards.csv")
+    typed = load_config(config, {"cards": ["cards.csv"]}, ["rubric=rubric.yaml"])
+    assert (getattr(typed, "cards"), typed.rubric) == (["cards.csv"], "rubric.yaml"), "what is typed is meant from here"  # noqa: B009
+
+
+def test_bundled_configs_mean_what_they_did() -> None:
+    from evalsuite.runs.config import _beside
+
+    for path in (CONFIGS / "eval").glob("*.yaml"):
+        values = yaml.safe_load(path.read_text())
+        assert _beside(values, path.parent) == values
