@@ -3,13 +3,14 @@
 Ratings are [users, models]: user u's rating of model m, NaN if there is none. σ²_between (9) is the variance of the models'
 means around the mean of all ratings, σ²_within (10) the mean over models of the variance of their users' ratings:
 
-- MSR (11) = σ²_between / σ²_within, and MAC (12) = σ²_between / (σ²_between + σ²_within) = MSR / (1 + MSR). - `f_paper` (13)
-divides both by degrees of freedom, although σ²_between has not been multiplied by the number of users and σ²_within is already
-a mean square. `f` is the F of one-way analysis of variance. With U users for every model, f_paper = f · (U − 1) / U. -
-`f_blocked` takes into account that the same users rated all models: it divides σ²_between by its expectation under chance, the
-mean error variance over users of the models' distances from the overall mean. Without missing ratings it is the F of repeated
-measures. Its p uses Box's degrees of freedom (1954), since models may differ in spread. - The paper does not name the tests of
-the pairwise proportion (14); ours are those of every table of differences.
+- MSR (11) = σ²_between / σ²_within, and MAC (12) = σ²_between / (σ²_between + σ²_within) = MSR / (1 + MSR).
+- `f_paper` (13) divides both by degrees of freedom, although σ²_between has not been multiplied by the number of users and
+  σ²_within is already a mean square. `f` is the F of one-way analysis of variance. With U users for every model,
+  f_paper = f · (U − 1) / U.
+- `f_blocked` takes into account that the same users rated all models: it divides σ²_between by its expectation under chance,
+  the mean error variance over users of the models' distances from the overall mean. Without missing ratings it is the F of
+  repeated measures. Its p uses Box's degrees of freedom (1954), since models may differ in spread.
+- The paper does not name the tests of the pairwise proportion (14); ours are those of every table of differences.
 
 The intervals are of MSR and MAC among all users like these, without what chance adds to σ²_between. Users are left out in turn
 (`components.root_interval`): an interval from the noncentral F, which treats the ratings of one user as independent, covered

@@ -344,10 +344,9 @@ class DialogueCost(NamedTuple):
 def dialogue_costs(dialogues: Sequence[Dialogue], usage: Used, timing: Mapping[str, Any]) -> list[DialogueCost]:
     """Every model in every role, then `dialogue with SUPPORTER` for everything such a dialogue and its judgement use.
 
-    `usage` and `timing` are a run's usage.json and timing.json; Seconds are the mean time
-    of a model's calls (in resumed runs: of the last try) times its calls, as if these were made one after another. The
-    simulator's and judge's shares are taken to be the same for every supporter.
-    """
+    `usage` and `timing` are a run's usage.json and timing.json. Seconds are the mean time of a model's calls (in resumed runs:
+    of the last try) times its calls, as if these were made one after another. The simulator's and judge's shares are taken to
+    be the same for every supporter."""
     numbers = Counter(map(supporter_of, dialogues))
     of_stages = ((stage, usage.get(stage, {})) for stage in ("simulate", "score"))
     # A judge's last stage counts, gold sets do not.
