@@ -3,7 +3,7 @@
 import asyncio
 import csv
 import re
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from core.errors import UserError, run_cli
-from core.files import read_jsonl, write_json, write_jsonl
-from core.records import Dialogue, Judgement, RoleCard, Turn
+from core.files import write_json, write_jsonl
+from core.records import Judgement, RoleCard, Turn
 from evalsuite.commands import reports as command
 from evalsuite.report.board import comparison_sheet
 from evalsuite.report.report import PLUMBING
@@ -195,19 +195,15 @@ def test_every_pair_has_its_verdict_and_the_found_come_first(tmp_path: Path) -> 
     assert dimensions.columns == ["Fluency", "Empathy"]
 
 
-def test_languages_are_decided_together(tmp_path: Path) -> None:
+def test_languages_are_decided_together() -> None:
     """Six cards per language decide nothing, the twelve of both do."""
-    given: dict[str, list[int | None]] = {"old": [1, 2, 3] * 4, "new": [2, 3, 4] * 4}
-    folders = [make_run(tmp_path / name, {"m": scores}) for name, scores in given.items()]
-    for folder in folders:
-        for name, model in (("dialogues", Dialogue), ("judgements", Judgement)):
-            records: Sequence[Any] = read_jsonl(folder / f"{name}.jsonl", model, name)
-            key = "id" if name == "dialogues" else "dialogue_id"
-            turned = [{"language": "zh"} if int(getattr(one, key).split("-")[1]) > 5 else {} for one in records]
-            write_jsonl(
-                folder / f"{name}.jsonl", [one.model_copy(update=change) for one, change in zip(records, turned, strict=True)]
-            )
-    page = page_of(*folders)
+    runs = []
+    for name, scores in (("old", [1, 2, 3] * 4), ("new", [2, 3, 4] * 4)):
+        run, zh = records(name, [(score, score) for score in scores]), {"language": "zh"}
+        dialogues = [d.model_copy(update=zh) if int(d.id[1:]) > 5 else d for d in run.dialogues]
+        judgements = [j.model_copy(update=zh) if int(j.dialogue_id[1:]) > 5 else j for j in run.judgements]
+        runs.append(replace(run, dialogues=dialogues, judgements=judgements))
+    page = comparison_sheet(compare(runs))
     assert page.findings[0].startswith("new is better than old by 25.0 points") and " on 12 cards" in page.findings[0]
     assert [(line.name, line.said) for line in page.forests[0].lines] == [
         ("all languages", "better"),

@@ -230,8 +230,6 @@ def test_any_field_of_a_dialogue_can_be_what_is_drawn_whole() -> None:
     assert agrees(sources.differences[0].p, float(ttest_1samp(whole, 0).pvalue), sources.differences[0].estimate)
     (alone,) = Tally(dialogues, verdicts, RUBRIC, cluster="dialogue").boards
     assert alone.differences[0].unpaired, "dialogues that are drawn by themselves are not paired"
-    with pytest.raises(UserError, match="--cluster sorce: not a field of a dialogue: did you mean source"):
-        _ = Tally(dialogues, verdicts, RUBRIC, cluster="sorce").boards
 
 
 def test_a_single_supporter_has_no_rank_and_no_pairs() -> None:
