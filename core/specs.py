@@ -269,9 +269,9 @@ def place_of(place: str) -> Path:
 
 
 def prompt_file(prompt: str) -> Path | None:
-    """The file that a prompt names, an existing file or a single word with a suffix; None if it is the text itself."""
+    """The file that a prompt names, what exists or a single word with a suffix; None if it is the text itself."""
     named = len(prompt.split()) == 1 and Path(prompt).suffix != ""
-    return Path(prompt) if named or (len(prompt.encode()) < 250 and Path(prompt).is_file()) else None
+    return Path(prompt) if named or (len(prompt.encode()) < 250 and Path(prompt).exists()) else None
 
 
 def prompt_text(prompt: str) -> str:
@@ -279,7 +279,7 @@ def prompt_text(prompt: str) -> str:
     file = prompt_file(prompt)
     text = (read_text(file, "system prompt") if file else prompt).strip()
     if not text:
-        raise UserError(f"system prompt {prompt}: empty")
+        raise UserError(f"system prompt {prompt!r}: empty")
     return text
 
 

@@ -12,7 +12,7 @@ from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, get_args, get_type_hints
 
 from core.errors import UserError, near
 from core.files import CONFIGS
@@ -144,6 +144,11 @@ IDLE_FOR_RANKER = {
     "the ranker has a loss of its own": ("loss_type", "label_smoothing_factor"),
     "it reads one dialogue per row": ("packing", "padding_free", "packing_strategy", "eval_packing", "pad_to_multiple_of"),
 }
+# A training with 0 or less of these ends in a traceback, trains nothing, or makes its model worse.
+ABOVE_ZERO = (
+    *("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "num_train_epochs"),
+    *("learning_rate", "lora_alpha", "max_length", "save_steps"),
+)
 A = TypeVar("A", bound=DataArguments)
 ARGUMENTS: dict[Task, type[DataArguments]] = {"role": RoleArguments, "rank": RankArguments, "supporter": SupporterArguments}
 
@@ -255,7 +260,13 @@ def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
     elif not {"-h", "--help"} & set(arguments):
         bundled = sorted(path.name for path in (CONFIGS / "train").glob(f"esc_{task}*.yaml"))
         raise UserError(f"no recipe: give --config configs/train/FILE.yaml (there are {', '.join(bundled)})")
-    parser = TrlParser((ARGUMENTS[task], training_config(task), ModelConfig), description=ARGUMENTS[task].__doc__)
+
+    class Parser(TrlParser):  # type: ignore[misc]
+        def error(self, message: str) -> NoReturn:
+            """Instead of pages of usage."""
+            raise ValueError(message)
+
+    parser = Parser((ARGUMENTS[task], training_config(task), ModelConfig), description=ARGUMENTS[task].__doc__)
     try:
         data, training, model = parser.parse_args_and_config(arguments)
     except (ValueError, TypeError) as error:
@@ -347,8 +358,17 @@ def _check(recipe: Recipe[Any]) -> None:
             training.trust_remote_code
         ),
     }
+    for name in ABOVE_ZERO:
+        value = next((getattr(group, name) for group in (training, model) if getattr(group, name, None) is not None), 1)
+        problems[f"{name}: {value}: give a number above 0"] = not float(value) > 0
+    problems[f"lora_dropout: {model.lora_dropout}: give a number from 0 to below 1"] = not 0 <= model.lora_dropout < 1
+    problems["max_steps: 0: it would not count: leave it out, or give a number above 0"] = training.max_steps == 0
     for name, kind in get_type_hints(type(data)).items():  # from a file, argparse takes any value
-        choices = get_args(kind)
+        choices, value = get_args(kind), getattr(data, name)
+        kinds = (float, int) if kind is float else kind
+        problems[f"{name}: {value!r}: a single {'text' if kind is str else 'number'} is expected"] = (
+            not choices and not isinstance(value, kinds)
+        )
         problems[f"{name}: {getattr(data, name)!r} is not one of {', '.join(choices)}"] = (
             choices != () and getattr(data, name) not in choices
         )

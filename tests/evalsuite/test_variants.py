@@ -138,7 +138,8 @@ def test_python_takes_variants_too(endpoint: Endpoint) -> None:
     [
         (["--system", "kind.txt", "--system", "x/kind.txt"], "--system x/kind.txt: two prompts are named kind"),
         (["--system", "none.txt"], "system prompt not found: none.txt"),
-        (["--system", "  "], "system prompt   : empty"),
+        (["--system", "  "], "system prompt '  ': empty"),
+        (["--system", "x"], "system prompt cannot be read: x: Is a directory"),
         (["--system", KIND, "--set", "mode=paper"], "mode paper has published system messages only"),
         (["--system", KIND, "--set", "variants.a.temperature=0"], "--set variants: also given as an option: keep one"),
         (["--system", KIND, "--only", "score"], "--system: no supporter is asked with --only score"),

@@ -19,7 +19,7 @@ from core.errors import UserError
 from serve.checkpoints.lora import LORA_RANKS
 from tests.train.conftest import tiny_checkpoint, write_data, write_recipe
 from train import esc_rank, esc_role, esc_supporter, plan
-from train.recipes import check_servable, lora_config, parse_recipe, read_recipe
+from train.recipes import ABOVE_ZERO, check_servable, lora_config, parse_recipe, read_recipe
 
 DATA = {"train_file": "train.jsonl", "valid_file": "valid.jsonl"}
 
@@ -83,6 +83,15 @@ CASES: dict[str, tuple[str, str, dict[str, Any], list[str], str]] = {
         [],
         "valid_file: name the JSONL file that `python -m data_prep rank-sft` wrote",
     ),
+    "no number": ("role", "", {"learning_rate": "fast"}, [], "learning-rate: invalid float value: 'fast'"),
+    "a list of files": ("role", "", {"train_file": ["a", "b"]}, [], "train_file: ['a', 'b']: a single text is expected"),
+    "a share above 1": ("role", "", {"lora_dropout": 2}, [], "lora_dropout: 2: give a number from 0 to below 1"),
+    "no steps": ("role", "", {"max_steps": 0}, [], "max_steps: 0: it would not count"),
+    **{
+        f"{name} {value}": ("role", "", {name: value}, [], f"{name}: {value}: give a number above 0")
+        for name in ABOVE_ZERO
+        for value in (0, -1)
+    },
     "no base": ("role", "model_name_or_path", {}, [], "model_name_or_path: name the base"),
 }
 
