@@ -1,9 +1,8 @@
 """The human filter's sheet, and the statistics of card files: tables 6 and 9, their stages, the figure."""
 
-import csv
-import io
 import re
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from data_prep.commands.check import OUTSIDE, STAGES, StageCounts, stages_of, ta
 from data_prep.commands.sheet import CARD_SHEET, export_keep_cards, read_keep
 from data_prep.profiles import bundled_profiles
 from tests.data_prep.running import Run
+from tests.files_of_rows import read_sheet, write_sheet
 
 LEAF = ("Family and Life", "Mental and physical health issues", "Body shape anxiety")
 LOST = ("Family and Life", "Marriage relationship", "General issues in couple relationships")
@@ -49,18 +49,15 @@ def test_the_taxonomy_reads_as_35_paths() -> None:
 
 def decide(path: Path, words: dict[str, str]) -> None:
     """Fill the keep column in as a person would."""
-    rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
-    with path.open("w", encoding="utf-8-sig", newline="") as handle:
-        writer = csv.DictWriter(handle, CARD_SHEET.columns)
-        writer.writeheader()
-        writer.writerows(row | {"keep": words.get(row["card_id"], "")} for row in rows)
+    columns, rows = read_sheet(path)
+    write_sheet(path, columns, [row | {"keep": words.get(row["card_id"], "")} for row in rows])
 
 
 def test_a_sheet_goes_out_and_comes_back(run: Run) -> None:
     cards = [card(0), card(1, problem='=HYPERLINK("x")\nwith, a "quote"'), card(2, "zh", category=LEAF)]
     write_jsonl(Path("cards.jsonl"), cards)
     assert run("sheet", "export", "--cards", "cards.jsonl", "--form", "keep", "--out", "s").exit_code == 0
-    rows = list(csv.DictReader(io.StringIO(Path("s/keep.csv").read_text(encoding="utf-8-sig"))))
+    _, rows = read_sheet(Path("s/keep.csv"))
     assert [row["card_id"] for row in rows] == ["card-0", "card-1", "card-2"] and not any(row["keep"] for row in rows)
     assert rows[1]["problem"].startswith("'="), "a spreadsheet must not run it"
     decide(Path("s/keep.csv"), {"card-0": " Yes", "card-1": "no", "card-2": "yes"})
@@ -77,29 +74,6 @@ def test_a_sheet_goes_out_and_comes_back(run: Run) -> None:
     assert isinstance(again.exception, UserError), "a sheet with decisions is not written over"
 
 
-def test_no_cell_begins_a_formula_however_the_file_is_parted(tmp_path: Path) -> None:
-    """Ids and text at the start of a cell, after a semicolon (where spreadsheets part lists so) and after a line end in it."""
-    cards = [
-        card(0, id="=1+1", problem="one;=2+2"),
-        card(1, id="@SUM(A1)", problem='said;"+3', occupation="\r\n-4\t=5"),
-        card(2, id="'=1+1", problem="; '＝6"),
-    ]
-    path = tmp_path / "keep.csv"
-    export_keep_cards(cards, [], tmp_path, 0)
-    text = path.read_text(encoding="utf-8-sig")
-    for delimiter in (",", ";", "\t"):
-        parts = [
-            part for line in text.splitlines() for part in line.split(delimiter)
-        ]  # quotation marks do not hold it together
-        assert not [part for part in parts if part.lstrip(' "').startswith(tuple("=+-@＝"))]
-    path.write_text(text.replace(",,,en", ",yes,,en"), encoding="utf-8")
-    assert decided(path, cards) == dict.fromkeys((one.id for one in cards), True)
-
-
-def decided(path: Path, cards: list[RoleCard]) -> dict[str, bool]:
-    return read_keep([path], CARD_SHEET, {card.id: card.problem for card in cards})
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -113,11 +87,9 @@ def test_decisions_are_read_or_refused_with_their_line(tmp_path: Path, old: str,
     path, cards = tmp_path / "keep.csv", [card(0, problem="one\ntwo\nthree"), card(1)]
     export_keep_cards(cards, [], tmp_path, 0)
     path.write_text(path.read_text(encoding="utf-8").replace("card-0,,", "card-0,yes,").replace(old, new), encoding="utf-8")
-    if message is None:
-        assert decided(path, cards) == {"card-0": True, "card-1": True}
-    else:
-        with pytest.raises(UserError, match=message):
-            decided(path, cards)
+    with pytest.raises(UserError, match=message) if message else nullcontext():
+        kept = read_keep([path], CARD_SHEET, {card.id: card.problem for card in cards})
+        assert kept == {"card-0": True, "card-1": True}
 
 
 def test_a_card_without_a_decision_is_an_error(run: Run) -> None:

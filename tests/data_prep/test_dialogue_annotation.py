@@ -1,7 +1,5 @@
 """People score dialogues: blind sheets, the second review, and agreement against scikit-learn and krippendorff."""
 
-import csv
-import io
 import json
 import random
 import re
@@ -24,6 +22,7 @@ from core.rubrics import load_rubric
 from data_prep.__main__ import app
 from data_prep.scores.annotation import ScoreSheets, assign, item_of, settle, to_review
 from data_prep.scores.annotator_agreement import agreement
+from tests.files_of_rows import read_sheet, write_sheet
 
 RUBRIC = load_rubric("esc_eval_human")
 KEYS = list(RUBRIC.dimensions)
@@ -68,24 +67,19 @@ def files(tmp_path: Path) -> Path:
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(path.read_text("utf-8-sig"), newline="")))
+    return read_sheet(path)[1]
 
 
-def fill(path: Path, values: dict[str, dict[str, str]], to: Path | None = None) -> Path:
+def fill(path: Path, values: dict[str, dict[str, str]]) -> None:
     """Write answers {item: {dimension: score}} into a CSV sheet; `text` stands for what the row of empathy is about."""
-    rows = rows_of(path)
+    columns, rows = read_sheet(path)
     for row in rows:
         own, (_, kind, dimension) = values.get(row["item"], {}), row["row"].partition(" score ")
         if kind and dimension in own:
             row["score"] = own[dimension]
         if dimension == "empathy":
             row.update({column: text for column, text in own.items() if column in row})
-    buffer = io.StringIO(newline="")
-    writer = csv.DictWriter(buffer, list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)
-    (to or path).write_text(buffer.getvalue(), "utf-8-sig")
-    return to or path
+    write_sheet(path, columns, rows)
 
 
 def same(value: int) -> dict[str, dict[str, str]]:
@@ -183,13 +177,6 @@ def test_what_cannot_be_read_is_told_with_its_place(files: Path, column: str, te
     fill(files / "ann.csv", {one: dict.fromkeys(KEYS, "1") | {column: text}})
     _, error = command("import", "--dialogues", files / "d.jsonl", files / "ann.csv", "--out", files)
     assert re.search(problem, str(error))
-
-
-def test_a_sheet_with_nothing_but_its_header_is_refused(files: Path) -> None:
-    (files / "ann.csv").write_bytes((files / "ann.csv").read_bytes().split(b"\r\n")[0] + b"\r\n")
-    output, error = command("import", "--dialogues", files / "d.jsonl", files / "ann.csv", "--out", files / "new")
-    assert str(error) == f"{files / 'ann.csv'}: no row below the header"
-    assert not output and not (files / "new").exists()
 
 
 def test_one_persons_sheet_under_two_names_is_refused(files: Path) -> None:

@@ -161,13 +161,6 @@ def test_errors_in_ratings_name_line_and_column(line: str, message: str, given: 
     assert not (given / "out").exists()
 
 
-def test_a_rating_of_an_unknown_trial(given: Path) -> None:
-    head, row, *_ = RATINGS.splitlines()
-    (given / "s.csv").write_text(f"{head},trial\n{row},3\n")
-    with pytest.raises(UserError, match=r"s\.csv:2: situation, supporter: no dialogue on rain/1 with alpha, trial 3"):
-        call(given)
-
-
 def corpus(*situations: str | None) -> list[Dialogue]:
     turns = (Turn(role="seeker", text="Wet."), Turn(role="supporter", text="Take an umbrella."))
     return [

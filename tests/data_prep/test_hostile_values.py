@@ -25,7 +25,10 @@ from data_prep.published import esc_eval
 from data_prep.published.esc_eval import find_clone, read_dialogues, read_scores
 from data_prep.scores.corpora import import_corpus
 from data_prep.sources import SOURCES, corpus_files
+from tests.data_prep import test_profiles as sage
 from tests.data_prep.sources import fixtures as F
+from tests.data_prep.sources.test_role_play import chat, exchange, interview, scene, told
+from tests.data_prep.test_human_scores import pair, utterance
 
 pytestmark = pytest.mark.slow
 
@@ -60,52 +63,25 @@ JSON = {
 }
 CELLS = ["", " ", "x" * 300, "a\x00b", "a\nb", "1_0", "nan", "9" * 5_000, "true", "-1", "\u0661", '"', "x" * 140_000]
 
+GREETED = [(False, "Hi."), (True, "Hi.")]
+ABOUT = {"id": "1", "language": "en", "source": "s", "source_id": "1"}
 ROLE_PLAY: dict[str, dict[str, Any]] = {
     "rolebench": {"eng_a.jsonl": F.lines({"role": "Ada", "question": "How are you?", "generated": ["Well."]})},
     "charactereval": {
         "test_data.jsonl": [{"id": 1, "role": "阿明", "context": "阿明：早。\n小红：早。"}],
         "character_profiles.json": {"阿明": {"性格": "开朗", "朋友": ["小红"]}},
     },
-    "character_llm": {
-        "multiturn_A_b.jsonl": F.lines(
-            {
-                "character": "Ada",
-                "finished": True,
-                "content": [
-                    {"turn_role": "interviewer", "turn_content": [{"role": "Man", "action": "(speaking)", "content": "Hi."}]},
-                    {"turn_role": "character", "turn_content": [{"role": "Ada", "action": "(speaking)", "content": "Yes."}]},
-                ],
-            }
-        )
-    },
-    "chat_haruhi": {
-        "a_dialogue.jsonl": F.lines(
-            {"dialogue": [{"role": "阿明", "text": "「早」"}, {"role": "小红", "text": "「早」"}], "source": "synthesized"}
-        )
-    },
+    "character_llm": {"multiturn_A_b.jsonl": F.lines(interview(*exchange("Hi.", "Yes.")))},
+    "chat_haruhi": {"a_dialogue.jsonl": F.lines(told(("阿明", "「早」"), ("小红", "「早」")))},
     "coser": {
         "book.json": {
-            "plots": [
-                {
-                    "conversation": [
-                        {
-                            "scenario": "A kitchen.",
-                            "key_characters": [{"name": "Ada"}],
-                            "dialogues": [{"character": "Ada", "message": "Hi."}, {"character": "Bob", "message": "Hi."}],
-                        }
-                    ]
-                }
-            ],
+            "plots": [{"conversation": [scene(("Ada", "Hi."), ("Bob", "Hi."), keys=("Ada",))]}],
             "character_datasets": {"Ada": {"profile": "A cook."}},
         }
     },
     "rpbench": {
         "rpbench_character.jsonl": F.lines(
-            {
-                "npc_profile": {"name": "Ada", "age": "30"},
-                "conversation": [{"from": "npc", "sentences": ["Hi."]}],
-                "plot_recap": "x",
-            }
+            {"npc_profile": {"name": "Ada"}, "conversation": [{"from": "npc", "sentences": ["Hi."]}], "plot_recap": "x"}
         )
     },
     "socialbench": {
@@ -113,51 +89,28 @@ ROLE_PLAY: dict[str, dict[str, Any]] = {
             {"dialogue": [{"from": "Ada", "value": "Hi."}, {"from": "Bob", "value": "Hi."}], "meta": {"lang": "en"}}
         ]
     },
-    "pippa": {
-        "pippa_deduped.jsonl": F.lines(
-            {
-                "bot_name": "Ada",
-                "bot_description": "A cook.",
-                "categories": ["food"],
-                "conversation": [{"message": "Hi.", "is_human": True}, {"message": "Hi.", "is_human": False}],
-            }
-        )
-    },
+    "pippa": {"pippa_deduped.jsonl": F.lines(chat(*GREETED, bot_description="A cook.", categories=["food"]))},
     "bundled_support": {
         "support_en.jsonl": F.lines(
             {
-                "dialogue": {
-                    "id": "d1",
-                    "language": "en",
-                    "source": "s",
-                    "source_id": "1",
-                    "turns": [{"role": "seeker", "text": "a", "state": {"x": 1}}, {"role": "supporter", "text": "b"}],
-                },
+                "dialogue": ABOUT
+                | {"turns": [{"role": "seeker", "text": "a", "state": {"x": 1}}, {"role": "supporter", "text": "b"}]},
                 "survey": {"empathy": 3},
             }
         )
     },
     "bundled_role_play": {
         "role_play_en.jsonl": F.lines(
-            {
-                "id": "r1",
-                "language": "en",
-                "source": "s",
-                "source_id": "1",
-                "character": "Ada",
-                "lines": [{"role": "character", "name": "Ada", "text": "Hi."}],
-            }
+            ABOUT | {"character": "Ada", "lines": [{"role": "character", "name": "Ada", "text": "Hi."}]}
         )
     },
 }
 _RATING = {"conv_id": "c1", "empathy": "3", "relevance": "", "fluency": "5"}
-_PAIR = {"sp_id": "p1", "rp_id": "r1", "seeker_post": "My bike.", "response_post": "Oh no.", "level": "1"}
 _LEVELS = {f"level_{name}": "1" for name in ("emotional_reactions", "interpretations", "explorations")}
-_UTTERANCE = {"conv_id": "c1", "utterance_idx": "1", "prompt": "My cat.", "speaker_idx": "1", "utterance": "Gone."}
 
 
-def cells(*rows: dict[str, str]) -> str:
-    return F.table(list(rows[0]), *(list(row.values()) for row in rows))
+def cells(*rows: dict[str, Any]) -> str:
+    return F.table(list(rows[0]), *([*map(str, row.values())] for row in rows))
 
 
 SCORED: dict[str, dict[str, Any]] = {
@@ -167,46 +120,17 @@ SCORED: dict[str, dict[str, Any]] = {
             F.ESCONV_ROW | {"empathy": 3, "dialog": [*F.ESCONV_ROW["dialog"], {"text": "Hm", "speaker": "usr", "rating": "4"}]}
         )
     },
-    "epitome": {"explorations-reddit.csv": cells(_PAIR, _PAIR | {"rp_id": "r2"})},
+    "epitome": {"explorations-reddit.csv": cells(pair("r1", "1"), pair("r2", "1"))},
     "empathic_comm": {
-        "original_data/sample_empatheticdialogues.csv": cells(
-            _UTTERANCE, _UTTERANCE | {"utterance_idx": "2", "speaker_idx": "2"}
-        ),
-        "original_data/sample_epitome.csv": cells(_PAIR),
+        "original_data/sample_empatheticdialogues.csv": cells(utterance(1, "Gone."), utterance(2, "Oh.")),
+        "original_data/sample_epitome.csv": cells(pair("r1", "")),
         "annotations/empatheticdialogues/expert1_ratings.csv": cells(_RATING),
         "annotations/epitome/gpt_ratings.csv": cells({"sp_id": "p1"} | _LEVELS),
     },
 }
-_PERSONA = (
-    ("姓名", "小李"),
-    ("年龄", "30岁"),
-    ("性别", "女"),
-    ("职业", "厨师"),
-    ("个人爱好", "画画"),
-    ("习惯和行为特点", "早起"),
-)
-_SAID = {"role": "assistant", "content": "你好"}
 SAGE = {
-    "simulator_profile.jsonl": F.lines(
-        {
-            "id": "1",
-            "player": "\n".join(f"{name}：{value}" for name, value in (*_PERSONA, ("说话风格", "直接"), ("说话方式", "简短"))),
-            "scene": "她丢了猫。",
-            "cha_group": ["急躁"],
-            "task": "被倾听",
-        }
-    ),
-    "m_result.jsonl": F.lines(
-        {
-            "id": "1",
-            "topic": "恋爱矛盾-x",
-            "history": [
-                {"role": "user", "content": "唉", "emotion-point": 50, "planning": {"activity": "想"}},
-                _SAID,
-                {"role": "user", "content": "再见"},
-            ],
-        }
-    ),
+    "simulator_profile.jsonl": F.lines(sage.ROW),
+    "m_result.jsonl": F.lines({"id": "x1", "topic": "恋爱矛盾-x", "history": sage.TALK}),
 }
 CLONE = {
     "result/A_en.json": {"0": ["AI assistant：Hello", "ESC-Role：Bad day.", "AI assistant：Tell me."]},

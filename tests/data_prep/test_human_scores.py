@@ -1,6 +1,5 @@
 """Imports of human scores: three corpora in their published formats (invented content), and files in our own form."""
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from core.rubrics import load_rubric
 from data_prep.__main__ import app
 from data_prep.scores.human import read_scores
 from evalsuite.commands.agree import read_judgements
+from tests.data_prep.running import steps
+from tests.files_of_rows import write_sheet
 from tests.verbs import printed
 
 
@@ -21,20 +22,8 @@ def call(out: Path, *arguments: object) -> str:
     return printed(app, "import", "--out", out, *arguments)
 
 
-def table(path: Path, rows: list[dict[str, Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as handle:
-        writer = csv.DictWriter(handle, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def scores_of(folder: Path, name: str = "scores.jsonl") -> list[tuple[str, str, str, float]]:
     return [(s.dialogue_id, s.annotator, s.dimension, s.value) for s in read_scores(folder / name)]
-
-
-def steps(folder: Path) -> dict[str, Any]:
-    rows = json.loads((folder / "manifest.json").read_text())["steps"]
-    return {row["step"]: (row["in"], row["out"], row["dropped"]) for row in rows}
 
 
 # --- ESConv ---------------------------------------------------------------------------------------------------------------
@@ -137,7 +126,7 @@ def pair(reply: str, level: Any, post: str = "p1", text: str = "Oh,\nwell.") -> 
 
 def epitome(folder: Path, rows: list[dict[str, Any]]) -> str:
     for file in FILES:
-        table(folder / file, rows)
+        write_sheet(folder / file, [*rows[0]], rows)
     return f"epitome={folder}"
 
 
@@ -163,7 +152,7 @@ def test_epitome_pairs(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_mechanism(tmp_path: Path) -> None:
-    table(tmp_path / "levels.csv", [pair("r1", 0)])
+    write_sheet(tmp_path / "levels.csv", [*pair("r1", 0)], [pair("r1", 0)])
     with pytest.raises(UserError, match=r"levels\.csv: .* must begin with a mechanism"):
         call(tmp_path / "out", "--source", f"epitome={tmp_path / 'levels.csv'}")
 
@@ -182,7 +171,7 @@ def empathic_comm(folder: Path, flat: bool = False) -> str:
     def write(place: str, rows: list[dict[str, Any]]) -> None:
         path = folder / ("__".join(Path(place).parts[-2:]) if flat else place)
         path.parent.mkdir(parents=True, exist_ok=True)
-        table(path, rows)
+        write_sheet(path, [*rows[0]], rows)
 
     lines = [utterance(1, "I looked everywhere."), utterance(2, "Oh no_comma_ really?"), utterance(3, "Yes.")]
     gap = [utterance(1, "a", "hit:3_conv:6"), utterance(3, "c", "hit:3_conv:6")]

@@ -1,6 +1,5 @@
 """FEEL's second round: who scores again, joint review, final means, and the way through the sheets."""
 
-import csv
 import json
 from functools import partial
 from itertools import permutations
@@ -18,6 +17,7 @@ from data_prep.__main__ import app
 from data_prep.scores.annotation import ACCEPTED
 from data_prep.scores.annotator_agreement import agreement
 from data_prep.scores.rescoring import contested, finish, who_again
+from tests.files_of_rows import read_sheet, write_sheet
 from tests.verbs import printed
 
 
@@ -140,15 +140,11 @@ def test_through_the_sheets_and_back(tmp_path: Path) -> None:
 
     def fill(name: str, value: str) -> None:
         path = tmp_path / "x" / f"{name}.csv"
-        with path.open(encoding="utf-8-sig", newline="") as handle:
-            rows = list(csv.DictReader(handle))
+        columns, rows = read_sheet(path)
         asked = [row for row in rows if row["rules"]]
         assert [row["row"].partition(" score ")[2] for row in asked] == ["safety"]
         asked[0]["score"] = value
-        with path.open("w", encoding="utf-8-sig", newline="") as handle:
-            writer = csv.DictWriter(handle, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
+        write_sheet(path, columns, rows)
 
     fill("a", "1.7")
     sheets = (tmp_path / "x" / "a.csv", tmp_path / "x" / "joint.csv")

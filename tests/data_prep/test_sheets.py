@@ -1,7 +1,5 @@
 """Sheets: exact round trips, nothing that a spreadsheet would run, and two workers' sheets from export to the settled cards."""
 
-import csv
-import io
 import json
 import re
 import zipfile
@@ -23,6 +21,7 @@ from data_prep.__main__ import app
 from data_prep.cards import load_taxonomy
 from data_prep.cards.sheets import read_filled, read_sheet, write_csv, write_xlsx
 from data_prep.commands.card_sheets import ANSWERS, SHEET, THIRD_SHEET, WORKERS_SHEET, export_marks
+from tests import files_of_rows
 
 LEAVES = list(load_taxonomy().leaves.items())
 NASTY = [
@@ -182,17 +181,14 @@ def fill_csv(
     **other: Callable[[dict[str, str]], None],
 ) -> None:
     """Answer a CSV sheet as a person would: category numbers become names."""
-    rows = list(csv.DictReader(io.StringIO(source.read_text("utf-8-sig"), newline="")))
+    columns, rows = files_of_rows.read_sheet(source)
     for row in rows:
         if row["card_id"] in answers:
             row["quality"], number = answers[row["card_id"]]
             row["category"] = LEAVES[int(number)][1].label("zh" if chinese else "en") if number else ""
         if row["card_id"] in other:
             other[row["card_id"]](row)
-    with target.open("w", encoding="utf-8", newline="") as handle:
-        writer = csv.DictWriter(handle, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(row for row in rows if keep is None or row["card_id"] in keep)
+    files_of_rows.write_sheet(target, columns, [row for row in rows if keep is None or row["card_id"] in keep])
 
 
 def fill_xlsx(source: Path, target: Path, answers: Answers) -> None:

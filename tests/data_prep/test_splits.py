@@ -61,12 +61,6 @@ def test_grouped_split_is_near_7_1_2_and_near_the_whole_in_every_label(seed: int
             assert abs(mine.count(label) / len(mine) - labels.count(label) / len(labels)) < 0.03, (name, label)
 
 
-@pytest.mark.slow
-def test_grouped_split_follows_the_seed() -> None:
-    groups, labels = rated()
-    assert grouped_split(groups, labels, 1) == grouped_split(groups, labels, 1) != grouped_split(groups, labels, 2)
-
-
 def test_ten_groups_with_hardly_a_label_in_common_still_split() -> None:
     names = [f"g{i}" for i in range(10)]
     assert Counter(grouped_split(names, names, 0).values()) == {"train": 7, "valid": 1, "test": 2}
