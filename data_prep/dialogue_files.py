@@ -77,9 +77,9 @@ def read_given(path: Path, language: str | None = None, roles: Mapping[str, Role
 def dialogues_of(
     values: Iterable[Any], language: str | None = None, roles: Mapping[str, Role] | None = None, source: str = "given"
 ) -> Given:
-    """Dialogues from dicts in any of these forms, or from (place, dict), so that errors have the place. `language` is that of
-    dialogues that name none, `roles` maps further names of speakers to sides, `source` is the corpus. Ids are kept; a dialogue
-    without one gets a hash of its turns. Raises `UserError` with every fault."""
+    """Dialogues from dicts in any of these forms, or from (place, dict). `language` is that of dialogues that name none,
+    `roles` maps further names of speakers to sides. A dialogue without an id gets a hash of its turns. Raises `UserError` with
+    every fault."""
     sides = {name: side for side, names in _SIDES.items() for name in names.split()}
     sides |= {name.casefold(): side for name, side in (roles or {}).items()}
     given, repeats, left_out, places = Given([], []), Counter[str](), Counter[str](), dict[str, str]()

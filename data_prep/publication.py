@@ -17,9 +17,8 @@ _CARD = "README.md"
 
 
 def dataset_to_publish(folder: Path, repo: str) -> Publication:
-    """The JSON lines of a data folder with their manifest and a card: `train`, `valid` and `test` are splits of one config,
-    each other file is its own config. Raises `UserError` for a folder that no data verb wrote or whose files have changed
-    since, and where a corpus's licence does not allow it."""
+    """The JSON lines of a data folder with their manifest and a card: `train`, `valid` and `test` are splits of one config.
+    Raises `UserError` for a folder that no data verb wrote or that has changed, and where a licence does not allow it."""
     manifest = read_object(folder / "manifest.json", "the manifest that every verb of `python -m data_prep` writes")
     outputs: Mapping[str, Mapping[str, Any]] = manifest.get("outputs") or {}
     names = [name for name in outputs if "/" not in name and name != _CARD]

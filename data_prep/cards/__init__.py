@@ -68,10 +68,6 @@ class Taxonomy(Settings):
         """Every category of level 3 by its path, in the file's order (table 9's 35 rows)."""
         return {path: leaf for area in self.categories for path, leaf in area.leaves}
 
-    def holds(self, path: Sequence[str]) -> bool:
-        """Whether a path of one to three English names is in the tree."""
-        return bool(path) and any(leaf[: len(path)] == tuple(path) for leaf in self.leaves)
-
 
 @lru_cache
 def load_taxonomy() -> Taxonomy:
@@ -218,9 +214,8 @@ class _Published(BaseModel):
 
 
 def load_cards(path: Path, language: str | None = None, columns: Columns | None = None) -> list[RoleCard]:
-    """Role cards from JSON lines of `RoleCard`, from ESC-Eval's published JSON, or from a user's own table or list
-    (`own_cards` explains `language` and `columns`). The file's content decides which it is. Raises `UserError` with
-    file, line (JSONL) or entry (JSON) and field; for an empty file; and for doubled ids."""
+    """Role cards from JSON lines of `RoleCard`, ESC-Eval's published JSON, or a user's own table or list (see `own_cards`), as
+    the file's content shows. Raises `UserError` with line or entry and field; for an empty file; and for doubled ids."""
     entries = read_json(path, "role card file") if path.suffix == ".json" else None
     if isinstance(entries, list) and any(isinstance(entry, dict) and "base" in entry for entry in entries):
         cards = []

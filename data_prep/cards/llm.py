@@ -67,9 +67,8 @@ def ask(
     tokens: int = CARD_TOKENS,
     unit: str = "cards",
 ) -> tuple[dict[str, T], list[Unread]]:
-    """Ask about items, cards or seeds by their ids. Returns the values that `read` makes of the replies, by id, and the calls
-    without a value; each counts in the step of its id. A rerun asks only what is missing. Replies may have `tokens` tokens, or
-    more if the model's spec allows it; `unit` is what the progress line counts."""
+    """The values that `read` makes of the replies, by id, and the calls without a value; each counts in the step of its id. A
+    rerun asks only what is missing. Replies may have `tokens` tokens, or more if the model's spec allows it."""
     spec = batch.spec
     limits = {"temperature": temperature, "max_tokens": max(tokens, spec.sampling.max_tokens)}
     questions = [

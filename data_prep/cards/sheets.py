@@ -139,9 +139,8 @@ def write_both(
 def read_sheet(
     path: Path, sheet: str, columns: Sequence[str], each: Callable[[SheetRow], None] = lambda _: None
 ) -> list[SheetRow]:
-    """The rows of a returned sheet (see `core.people_tables`), each passed to `each`; rows without any text are left out.
-    Columns may come in any order, but all must be there and no others. Raises `UserError` with file, line (or row) and column
-    for everything that is wrong or that `each` refuses."""
+    """The rows of a returned sheet (see `core.people_tables`), each passed to `each`. Exactly these columns must be there, in
+    any order. Raises `UserError` with file, line (or row) and column for everything that is wrong or that `each` refuses."""
     lines = table_lines(path, sheet)
     where, header = lines[0] if lines else (str(path), [])
     if sorted(header) != sorted(columns):
@@ -165,9 +164,8 @@ def columns_of(path: Path, sheet: str | None = None) -> frozenset[str]:
 def read_filled(
     path: Path, layout: SheetLayout, texts: Mapping[str, str], what: str, answer: Callable[[str, SheetRow], T]
 ) -> dict[str, T]:
-    """{id: `answer(id, row)`} of a returned sheet. `texts` is {id: text that the sheet was written with}; `what` is the noun in
-    errors ("card"). Raises `UserError` as `read_sheet` and `answer` do, for a sheet without rows, and for an id that is empty,
-    unknown or doubled, or whose text has changed."""
+    """{id: `answer(id, row)`} of a returned sheet, which was written with the `texts` by id. Raises `UserError` as `read_sheet`
+    and `answer` do, for a sheet without rows, and for an id that is empty, unknown or doubled, or whose text has changed."""
     filled: dict[str, T] = {}
     places: dict[str, str] = {}
 

@@ -162,9 +162,8 @@ def export_marks(cards: Sequence[RoleCard], files: Sequence[Path], out: Path, se
 
 
 def import_marks(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Sequence[Path], mode: Mode, out: Path) -> None:
-    """Settle every card by the rules of appendix A.2; what needs a third person goes to OUT/third.csv and third.xlsx. `sheets`
-    are those of the two workers and, with a column `decide`, of the third person; `files` are those of the cards. Raises
-    `UserError` for another number of sheets, and for one that is given twice."""
+    """Settle every card by the rules of appendix A.2, from the sheets of the two workers and, with a column `decide`, of the
+    third person; what needs a third person goes to OUT/third.csv and third.xlsx."""
     third = [path for path in sheets if "decide" in columns_of(path, SHEET)]
     workers = [path for path in sheets if path not in third]
     if len({path.resolve() for path in sheets}) < len(sheets):
@@ -289,12 +288,9 @@ def read_marks(
     cards: Mapping[str, RoleCard],
     disputed: Mapping[str, tuple[str, ...]] | None = None,
 ) -> dict[str, Mark]:
-    """A returned sheet as {card id: mark}. `disputed`, for the third person's, says what each card waits for.
-
-    Annotations are paid for, so none is left out silently: raises `UserError` with file, line or row, and column for an unknown
-    or doubled card, a problem text that is not the card's, an empty cell that needs an answer, an unknown word, and an
-    "invalid" by the third person. Cards without a row stay undecided.
-    """
+    """A returned sheet as {card id: mark}. `disputed`, for the third person's, says what each card waits for. Annotations are
+    paid for, so none is left out silently: raises `UserError` with the place of whatever cannot be read or is missing. Cards
+    without a row stay undecided."""
     titles = {title: path for path, leaf in load_taxonomy().leaves.items() for title in (leaf.en, leaf.zh)}
     categories = {title.lower(): path for title, path in titles.items()}
 

@@ -1,8 +1,8 @@
 """`check` describes a file of role cards or profiles, and finds the dialogues that evaluation cards may have been made from."""
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal
@@ -43,23 +43,13 @@ NOTES9 = (
     "Ten High cells are lost in print (a dash, also in their sums). The printed ones sum to 374; 655 in all leave 281.",
 )
 NO_CATEGORY, OUTSIDE = "no category", "outside the taxonomy"
+StageCounts = Mapping[Stage, Counter[Language]]
 
 
-@dataclass
-class StageCounts:
-    """Cards after each stage by language; stages that no manifest mentions are missing. `notes` say what could not be read."""
-
-    counts: Counter[tuple[Stage, Language]] = field(default_factory=Counter)
-    notes: list[str] = field(default_factory=list)
-
-    def of(self, stage: Stage, language: Language) -> int | None:
-        return self.counts[stage, language] if any(stage == counted for counted, _ in self.counts) else None
-
-
-def stages_of(files: Sequence[Path]) -> StageCounts:
-    """The stages in the manifests beside the files, and beside the files that those were made from. A file without a manifest
-    (the published ones) has none; one that changed after its manifest was written is not counted, and a note says so."""
-    counts = StageCounts()
+def stages_of(files: Sequence[Path]) -> tuple[StageCounts, list[str]]:
+    """Cards after each stage, by language, in the manifests beside the files and beside the files that those were made from;
+    and notes on files that changed after their manifest was written, which are not counted."""
+    counts, notes = defaultdict[Stage, Counter[Language]](Counter), list[str]()
     visited: set[Path] = set()
     pending = [path.resolve() for path in files]
     while pending:
@@ -71,35 +61,35 @@ def stages_of(files: Sequence[Path]) -> StageCounts:
             manifest = read_object(manifest_path, "a manifest")
             inputs, outputs, steps = (manifest[name] for name in ("inputs", "outputs", "steps"))
         except (UserError, KeyError):
-            counts.notes.append(f"{manifest_path} is not a manifest of ours: its stages are not counted")
+            notes.append(f"{manifest_path} is not a manifest of ours: its stages are not counted")
             continue
         if path.name not in outputs:
             continue
         visited.add(manifest_path)
         if path.is_file() and outputs[path.name]["sha256"] != sha256_file(path):
-            counts.notes.append(f"{path} changed after its manifest was written: its stages are not counted")
+            notes.append(f"{path} changed after its manifest was written: its stages are not counted")
             continue
         for row in steps:  # steps named `STAGE LANGUAGE` are what the cards commands write
             for stage, language in product(STAGES, PAPER_LANGUAGES):
                 if row["step"] == f"{stage} {language}":
-                    counts.counts[stage, language] += row["out"]
+                    counts[stage][language] += row["out"]
         for name in map(Path, inputs):
             if name.suffix == ".jsonl":  # relative to where the command ran, or to the folder above its output
                 pending.append((name if name.is_file() else manifest_path.parent.parent / name).resolve())
-    return counts
+    return counts, notes
 
 
-def table6(cards: Sequence[RoleCard], stages: StageCounts) -> Table:
-    """Cards per stage and quality by language, with the paper's row below each."""
+def table6(cards: Sequence[RoleCard], stages: StageCounts, notes: Sequence[str] = ()) -> Table:
+    """Cards per stage and quality by language, with the paper's row below each; stages that no manifest names are empty."""
     quality = Counter((card.language, _quality(card)) for card in cards)
     rows: list[tuple[Cell, ...]] = []
     for language in in_order([*PAPER_LANGUAGES, *(card.language for card in cards)]):
         name = name_of(language)
-        counts = [stages.of(stage, language) for stage in STAGES]
+        counts = [stages[stage][language] if stage in stages else None for stage in STAGES]
         rows.append((name, "here", *counts, *(quality[language, kind] for kind in QUALITIES)))
         rows += [(name, "paper", *TABLE6[language], None)] if language in TABLE6 else []
     columns = ("Language", "", *STAGES.values(), "High", "Middle", "Not rated")
-    return Table("table6", "Role cards at each stage (table 6)", columns, tuple(rows), (*stages.notes, *NOTES6))
+    return Table("table6", "Role cards at each stage (table 6)", columns, tuple(rows), (*notes, *NOTES6))
 
 
 def _quality(card: RoleCard) -> str:
@@ -128,7 +118,7 @@ def tree(cards: Sequence[RoleCard]) -> list[Bar]:
     counts, taxonomy = Counter[tuple[tuple[str, ...], str]](), load_taxonomy()
     for card in cards:
         place: tuple[str, ...] = tuple(card.category or (NO_CATEGORY,))
-        if card.category and not taxonomy.holds(place):
+        if card.category and not any(path[: len(place)] == place for path in taxonomy.leaves):
             place = (OUTSIDE,)
         counts.update((place[:depth], _quality(card)) for depth in range(1, len(place) + 1))
     order = [path[:depth] for path in taxonomy.leaves for depth in (1, 2, 3)] + [(OUTSIDE,), (NO_CATEGORY,)]
@@ -213,7 +203,7 @@ def check(
         failed = _search(cards, data, build, out is not None)
     else:
         if cards:
-            to_console(table6(cards, stages_of(card_files)), console)
+            to_console(table6(cards, *stages_of(card_files)), console)
             to_console(table9(cards), console)
             print_distribution([bar for bar in tree(cards) if bar.total], console)
         failed = bool(profile_files) and _show_profiles(profile_files)

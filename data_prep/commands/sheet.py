@@ -291,9 +291,8 @@ def _write_keep(
 
 
 def read_keep(paths: Sequence[Path], layout: SheetLayout, texts: Mapping[str, str]) -> dict[str, bool]:
-    """Whether to keep each card or profile in the sheets, by its id. `texts` maps the possible ids to the texts in the sheets.
-    Raises `UserError` with file, line and column for an unknown or doubled id, a text that has changed since, and a `keep` that
-    is neither yes nor no."""
+    """Whether to keep each card or profile in the sheets, by its id. Raises `UserError` as `read_filled` does, and for a `keep`
+    that is neither yes nor no."""
 
     def keep(_: str, row: SheetRow) -> bool:
         word = row.cells["keep"].strip().lower()

@@ -84,9 +84,8 @@ class Match(Record):
 
 
 def link(cards: Sequence[RoleCard], documents: Sequence[Document], top: int = 10) -> list[Match]:
-    """The best `top` documents of each card in its own language, and every further one (up to 200) at or above `THRESHOLD`.
-    `documents` are (id, language, whole text). Cards stay in their order, matches are by rank; documents that share no word
-    with the card are left out; equal scores are ordered by id. Time and memory grow linearly with the documents."""
+    """The best `top` documents of each card in its own language, and every further one (up to 200) at or above `THRESHOLD`, by
+    rank and id. Documents that share no word with the card are left out. Time and memory are linear in the documents."""
     matches_of: dict[int, list[Match]] = {}
     for language in sorted({card.language for card in cards}):
         places = [place for place, card in enumerate(cards) if card.language == language]

@@ -218,10 +218,9 @@ def near_duplicates(texts: Sequence[str], threshold: float = 0.8) -> list[int | 
     return result
 
 
-def parts_of_others(dialogues: Sequence[Sequence[str]], share: float = 0.5) -> list[int | None]:
-    """For each dialogue, given as its lines, the index of a longer kept one that has at least `share` (0 to 1) of its letters
-    in equal lines; None if it is kept. Case, white space, punctuation and speakers do not count. Longer dialogues come first,
-    then earlier ones, so that the whole is kept and not its part. Time is linear in the lines."""
+def parts_of_others(dialogues: Sequence[Sequence[str]]) -> list[int | None]:
+    """For each dialogue, given as its lines, the index of a longer (or earlier) kept one that has at least half of its letters
+    in equal lines; None if it is kept. Case, white space, punctuation and speakers do not count. Time is linear."""
     lines = [{line: None for line in (_SPACE.sub("", text.lower()) for text in dialogue)} for dialogue in dialogues]
     letters = [sum(map(len, texts)) for texts in lines]
     holders: dict[str, list[int]] = defaultdict(list)
@@ -234,7 +233,7 @@ def parts_of_others(dialogues: Sequence[Sequence[str]], share: float = 0.5) -> l
                 for other in holders[line]:
                     shared[other] += len(line)
         best = min(shared, key=lambda other: (-shared[other], other), default=None)
-        if best is not None and shared[best] >= share * letters[place]:
+        if best is not None and 2 * shared[best] >= letters[place]:
             result[place] = best
             continue
         for line in telling:

@@ -141,15 +141,12 @@ def build_set(
     config: RoleSftConfig,
     seed: int,
     build: Build,
-    held_out: Mapping[str, Sequence[CorpusItem]] | None = None,
+    held_out: Mapping[str, Sequence[CorpusItem]],
 ) -> RoleSet:
     """The set from corpora by name. `cards` made from them (by source and source id) replace cards from a corpus's own fields;
-    `evaluation` are the cards that must not be trained on. Every step is counted in `build`.
-
-    `held_out` are held-out corpora: all their dialogues become the validation part, cut to `max_tokens` and otherwise
-    unchanged; nothing else is held out, and what repeats one of them is not trained on.
+    `evaluation` are the cards that must not be trained on. All dialogues of the `held_out` corpora become the validation part,
+    cut to `max_tokens` and otherwise unchanged; then nothing else is held out, and what repeats one of them is not trained on.
     """
-    held_out = held_out or {}
     prompts, general = load_pack(config.prompts), load_pack(GENERAL_PROMPTS)
     by_source = _by_dialogue(cards, [item for group in (*items.values(), *held_out.values()) for item in group], build)
     result = RoleSet(held_out=tuple(held_out))

@@ -67,8 +67,7 @@ REVIEW_LAYOUT = SheetLayout(SHEET, (*_COLUMNS, "given", *_ANSWERS), _ANSWERS, "r
 
 def assign(dialogues: Sequence[Dialogue], annotators: Sequence[str], copies: int, seed: int) -> dict[str, list[Dialogue]]:
     """Annotator → dialogues in the annotator's own order, language by language; each dialogue goes to `copies` people. Loads in
-    a language differ by at most `copies`; the pairing of people is drawn again for every round of dialogues. Raises `UserError`
-    for names that cannot be file names, and for fewer people than `copies`."""
+    a language differ by at most `copies`; the pairing of people is drawn again for every round of dialogues."""
     check_names(annotators, "--annotator")
     if not 1 <= copies <= len(annotators):
         raise UserError(f"--each {copies}: there are {len(annotators)} annotators")

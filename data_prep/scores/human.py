@@ -178,9 +178,8 @@ def read_preferences(paths: Sequence[Path]) -> list[Preference]:
 
 
 def read_comparisons(paths: Sequence[Path]) -> list[Comparison]:
-    """Choices between two systems from `.jsonl` or `.csv` tables with the fields of `Comparison`, in order; cells may be empty.
-    Raises `UserError` with file, line and field for rows that are malformed or a second answer (by one annotator to one
-    question, item and pair in one order), and for a question with a degree in some rows only."""
+    """Choices between two systems from tables with the fields of `Comparison`, in order. Raises `UserError` with its place for
+    a row that is malformed, a second answer to the same, and a question with a degree in some rows only."""
     choices: list[Comparison] = []
     places: dict[tuple[str | None, ...], str] = {}
     graded: dict[str, bool] = {}

@@ -96,9 +96,8 @@ def mean_targets(
     step: BuildStep,
     score_rubric: str | None = None,
 ) -> tuple[Targets, list[HumanScore]]:
-    """Means over annotators by dialogue and dimension, and the scores that went into them. Counts every score: those of other
-    rubrics (than `score_rubric`, by default the rubric itself), dimensions or dialogues, and those of single turns are dropped
-    with a reason. Raises `UserError` for a value off the rubric's scale and for an annotator's second score of an item."""
+    """Means over annotators by dialogue and dimension, and the scores (of `score_rubric`, by default the rubric itself) that
+    went into them; others are dropped with a reason. Raises `UserError` for a value off the scale and for a second score."""
     values: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     used = step.sieve(
         scores,
@@ -237,9 +236,8 @@ def group_of(dialogue: Dialogue) -> str:
 
 
 def random_split(languages: Mapping[str, Language], seed: int) -> dict[str, Split]:
-    """{dialogue id: split}, 7:1:2 of each language's dialogues up to rounding: the paper's procedure (ESC-Eval section 3.4).
-    Every dimension is tested on the same dialogues, as in table 4; a role card can be in train and in test, which flatters the
-    ranker. `languages` maps a dialogue's id to its language."""
+    """{dialogue id: split} of {dialogue id: language}, 7:1:2 of each language up to rounding: the paper's procedure (ESC-Eval
+    section 3.4, table 4). A role card can be in train and in test, which flatters the ranker."""
     result: dict[str, Split] = {}
     for language in sorted(set(languages.values())):
         names = [name for name, its in languages.items() if its == language]

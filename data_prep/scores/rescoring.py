@@ -104,9 +104,8 @@ class Final:
 def finish(
     first: Sequence[HumanScore], rescored: Sequence[HumanScore], jointly: Sequence[HumanScore], mode: Mode = "native"
 ) -> Final:
-    """The second round's scores in place of the first's, and the mean of all annotators per dialogue and dimension. `rescored`
-    has the annotators' new scores, `jointly` the agreed ones, which become everybody's score. An item without all its answers
-    waits and has no mean; its scores stay as they were."""
+    """The second round's scores (`jointly` agreed ones become everybody's) in place of the first's, and the mean of all
+    annotators per dialogue and dimension. An item without all its answers waits and has no mean; its scores stay."""
     second = {(s.annotator, s.dialogue_id, s.dimension): s.value for s in rescored}
     agreed = {(s.dialogue_id, s.dimension): s.value for s in jointly}
     scores: list[HumanScore] = []
