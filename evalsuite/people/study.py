@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations, takewhile
+from itertools import takewhile
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -17,7 +17,7 @@ from core.errors import UserError
 from core.files import digest
 from core.grouping import group_by
 from core.languages import of
-from core.records import Dialogue, HumanScore, Language, Order, RoleCard, Turn
+from core.records import Dialogue, HumanScore, Language, Order, Turn
 from core.rubrics import Rubric
 from core.settings import Settings
 from core.specs import ModelSpec
@@ -235,7 +235,7 @@ def rated_items(
     """One item per dialogue, and the attention checks: item → dimension → score. Raises `UserError` for a dialogue that cannot
     be rated, and a check of a dialogue that is not given."""
     expected: dict[str, dict[str, float]] = defaultdict(dict)
-    ids = {dialogue.id: _item_id(dialogue.id) for dialogue in dialogues}
+    ids = {dialogue.id: item_id(dialogue.id) for dialogue in dialogues}
     for check in checks:
         if check.dialogue_id not in ids:
             raise UserError(f"checks: no dialogue {check.dialogue_id!r} among those given")
@@ -251,34 +251,7 @@ def rated_items(
     return items, dict(expected)
 
 
-def pairs_of_supporters(dialogues: Sequence[Dialogue]) -> Iterator[tuple[Dialogue, Dialogue]]:
-    """Every two dialogues of different supporters on the same card, profile or situation, in the same trial."""
-    groups = group_by(dialogues, lambda d: (d.language, d.card_id or d.profile_id or d.source_id or d.id, d.trial))
-    for group in groups.values():
-        yield from ((a, b) for a, b in combinations(group, 2) if a.supporter != b.supporter)
-
-
-def compared_items(pairs: Sequence[tuple[Dialogue, Dialogue]], systems: Mapping[str, str], played: Mapping[str, str]) -> Items:
-    """One item per pair. `systems`: dialogue → the system compared; `played`: dialogue → who is played, if raters see it."""
-    items: Items = []
-    for a, b in pairs:
-        item = Item(_item_id(a.id, b.id), a.language, (systems[a.id], systems[b.id]))
-        items.append((item, Content(dialogue=a, other=b, played=played.get(a.id, ""))))
-    return items
-
-
-def played_items(played: Mapping[str, Played]) -> Items:
-    """One item, with an empty dialogue, per card or profile that may be played in a talk."""
-    items: Items = []
-    for id, person in played.items():
-        ids = {"id": id, "card_id" if isinstance(person, RoleCard) else "profile_id": id}
-        empty = Dialogue(language=person.language, source="people", turns=(), termination="infrastructure", **ids)
-        content = Content(dialogue=empty, played=played_text(empty, dict(played)))
-        items.append((Item(_item_id(id), person.language), content))
-    return items
-
-
-def _item_id(*dialogues: str) -> str:
+def item_id(*dialogues: str) -> str:
     """A blind name, since ids of imported dialogues may contain the supporter's name."""
     return digest(["people", *dialogues], 12)
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import combinations
 from math import isclose
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,11 +12,12 @@ from pydantic import Field, ValidationError
 
 from core.errors import UserError, at, near
 from core.files import check_unique, explain, read_jsonl, read_text, write_jsonl
+from core.grouping import group_by
 from core.languages import PAPER_LANGUAGES, in_order, words
 from core.names import composed
 from core.options import SeedOption, SetOption, choice, console, name_and_value
 from core.paths import IN_FILE, MaybeFile, MaybeFiles, MaybeModels, MaybeName, Reads, Writes
-from core.records import HumanScore, Judgement, Language
+from core.records import Dialogue, HumanScore, Judgement, Language, RoleCard
 from core.rubrics import Rubric, flat_rubric
 from core.specs import load_spec
 from core.tables import Estimate, fmt
@@ -28,6 +30,8 @@ from evalsuite.dialogues.hold import FLOORS
 from evalsuite.papers.role_play import QUESTION, pairs_of, read_field
 from evalsuite.people.commands.people import DATABASE, LINK_COLUMNS, LINKS, need_people, opened
 from evalsuite.people.study import (
+    Content,
+    Item,
     Items,
     Person,
     Study,
@@ -35,9 +39,7 @@ from evalsuite.people.study import (
     Talking,
     assign,
     assign_talks,
-    compared_items,
-    pairs_of_supporters,
-    played_items,
+    item_id,
     rated_items,
 )
 from evalsuite.runs import shards
@@ -205,14 +207,22 @@ def _choices(
     else:
         dialogues = read_dialogues(dialogue_files)
         check_unique("--dialogues", (dialogue.id for dialogue in dialogues), "dialogue ids")
-        pairs = list(pairs_of_supporters(dialogues))
+        groups = group_by(dialogues, lambda d: (d.language, d.card_id or d.profile_id or d.source_id or d.id, d.trial))
+        pairs = [(a, b) for g in groups.values() for a, b in combinations(g, 2) if a.supporter != b.supporter]
         if not pairs:
             raise UserError("--dialogues: no two supporters spoke on the same card, profile or situation: nothing to compare")
         systems, played = {dialogue.id: dialogue.supporter or dialogue.source for dialogue in dialogues}, {}
         name = question = "better"
     languages = in_order([*PAPER_LANGUAGES, *(a.language for a, _ in pairs)])
     questions = questions or {name: {language: words(language)[question] for language in languages}}
-    return compared_items(pairs, systems, played), {"kind": "choose", "questions": questions}
+    items = [
+        (
+            Item(item_id(a.id, b.id), a.language, (systems[a.id], systems[b.id])),
+            Content(dialogue=a, other=b, played=played.get(a.id, "")),
+        )
+        for a, b in pairs
+    ]
+    return items, {"kind": "choose", "questions": questions}
 
 
 def _talks(design: StudyConfig, rules: Rubric, cards: list[Path], profiles: list[Path]) -> tuple[Items, dict[str, Any]]:
@@ -221,7 +231,12 @@ def _talks(design: StudyConfig, rules: Rubric, cards: list[Path], profiles: list
     if agents := [spec.name for spec in specs if spec.endpoint.kind == "agent"]:
         raise UserError(f"--supporter {agents[0]}: people talk to chat models; an agent only works in `esc-eval run`")
     check_unique("--supporter", (spec.name for spec in specs), "supporters")
-    items = played_items(load_played(cards, profiles))
+    items: Items = []
+    for id, person in (played := load_played(cards, profiles)).items():
+        ids = {"id": id, "card_id" if isinstance(person, RoleCard) else "profile_id": id}
+        # A talk has no turns yet.
+        empty = Dialogue(language=person.language, source="people", turns=(), termination="infrastructure", **ids)
+        items.append((Item(item_id(id), person.language), Content(dialogue=empty, played=played_text(empty, played))))
     if items and design.questionnaire:
         raise UserError("questionnaire: people are asked who they are: leave out --cards and --profiles")
     chat = design.model_dump(include=set(Talking.model_fields)) | {"supporters": specs}
