@@ -1,4 +1,5 @@
-"""Path options: each declares what the verb reads or writes there, and is checked before the verb begins.
+"""Path options: each declares what the verb reads or writes there, and is checked before the verb begins. And the completion of
+options in a shell.
 
     sheet: Annotated[Path, typer.Option(help="…"), IN_FILE]
     out: Annotated[Path, typer.Option(help="…"), OUT_FOLDER]
@@ -192,7 +193,7 @@ EVERYWHERE: dict[str, Complete] = {
 
 
 def prepare(verb: Callable[..., Any]) -> None:
-    """Add shell completion (`core.paths`) to a verb's options that have none."""
+    """Add shell completion to a verb's options that have none."""
     hints = verb.__annotations__ = get_type_hints(verb, include_extras=True)  # else typer evaluates them anew, without these
     for parameter, hint in hints.items():
         metadata = getattr(hint, "__metadata__", ())

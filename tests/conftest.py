@@ -154,6 +154,26 @@ def no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serve.transport.RATES", {})
 
 
+class Program(Protocol):
+    """A program as its console script runs it: its entry point, its name and arguments → (exit code, stdout, stderr)."""
+
+    def __call__(self, main: Callable[[], object], *words: object) -> tuple[int, str, str]: ...
+
+
+@pytest.fixture
+def program(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Program:
+    def call(main: Callable[[], object], *words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", [*map(str, words)])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return code, *capsys.readouterr()
+
+    return call
+
+
 class EscEval(Protocol):
     """The `esc-eval` command: arguments → (exit code, stderr)."""
 
@@ -161,19 +181,15 @@ class EscEval(Protocol):
 
 
 @pytest.fixture
-def esc_eval(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> EscEval:
+def esc_eval(program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> EscEval:
     """Runs the console script's entry point in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
     from evalsuite import cli
 
     def call(*arguments: object) -> tuple[int, str]:
-        monkeypatch.setattr("sys.argv", ["esc-eval", *map(str, arguments)])
-        try:
-            cli.main()
-        except SystemExit as end:
-            return int(end.code or 0), capsys.readouterr().err
-        return 0, capsys.readouterr().err
+        code, _, said = program(cli.main, "esc-eval", *arguments)
+        return code, said
 
     return call
 

@@ -23,7 +23,7 @@ from data_prep.cards import bundled_cards, load_cards
 from evalsuite.papers.commands.paper import app as paper
 from evalsuite.papers.role_play import read_field, role_play_tables
 from evalsuite.statistics.summary import seeker_of
-from tests.conftest import EscEval
+from tests.conftest import EscEval, Program
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.oracles import smoothed
 
@@ -51,22 +51,12 @@ def run_folder(folder: Path, dialogues: list[Dialogue], cards: list[RoleCard]) -
 
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
+def call(program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
     """The verbs as the console script runs them, in an empty folder: (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     app = typer.Typer(pretty_exceptions_enable=False)
     app.add_typer(paper, name="paper")
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["esc-eval", *map(str, arguments)])
-        code = 0
-        try:
-            run_cli(app)
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return code, *capsys.readouterr()
-
-    return run
+    return lambda *arguments: program(lambda: run_cli(app), "esc-eval", *arguments)
 
 
 def config(folder: Path, **changed: Any) -> Path:

@@ -13,6 +13,7 @@ from serve.checkpoints.folders import MANIFEST, folder_content
 from serve.checkpoints.lora import CONFIG, WEIGHTS
 from serve.checkpoints.merge import merge_adapter, merged_folder
 from serve.checkpoints.model_card import Training, read_training, write_card
+from tests.conftest import Program
 
 pytestmark = pytest.mark.slow
 
@@ -243,33 +244,37 @@ def test_a_head_is_merged_only_where_it_is_no_embedding(tied: dict[str, Any], tm
 # ---- the command
 
 
-def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr("sys.argv", ["serve", "convert", *map(str, arguments)])
-    with pytest.raises(SystemExit) as end:
-        run_cli(app)
-    return int(end.value.code or 0)
+Convert = Callable[..., tuple[int, str, str]]
 
 
-def test_the_command_merges_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def convert(program: Program) -> Convert:
+    """`python -m serve convert …`: exit code, stdout, stderr."""
+    return lambda *arguments: program(lambda: run_cli(app), "serve", "convert", *arguments)
+
+
+def test_the_command_merges_once(tmp_path: Path, convert: Convert) -> None:
     source, adapter = small(tmp_path)
     out = tmp_path / "out"
-    assert command(monkeypatch, adapter, out, "--base", source) == 0
-    assert capsys.readouterr().out.strip() == str(out)
+    assert convert(adapter, out, "--base", source)[:2] == (0, f"{out}\n")
     stamp = (out / "model.safetensors").stat().st_mtime_ns
-    assert command(monkeypatch, adapter, out, "--base", source) == 0
-    assert capsys.readouterr().err.strip() == f"{out}: already there, every file as written"
+    code, _, said = convert(adapter, out, "--base", source)
+    assert code == 0 and said.strip() == f"{out}: already there, every file as written"
     assert (out / "model.safetensors").stat().st_mtime_ns == stamp
 
     spoil_config(lora_alpha=5)(source, adapter)
-    assert command(monkeypatch, adapter, out, "--base", source) == 2
-    assert "out exists and is not the finished" in capsys.readouterr().err
-    assert command(monkeypatch, adapter, tmp_path / "other", "--base", "embedded:nope") == 2
-    assert "unknown embedded model 'nope'" in capsys.readouterr().err
-    assert command(monkeypatch, adapter, tmp_path / "other", "--base", "./nowhere") == 2
-    assert "checkpoint missing: ./nowhere does not exist" in capsys.readouterr().err
+    for place, base, message in (
+        ("out", source, "out exists and is not the finished"),
+        ("other", "embedded:nope", "unknown embedded model 'nope'"),
+        ("other", "./nowhere", "checkpoint missing: ./nowhere does not exist"),
+    ):
+        code, _, said = convert(adapter, tmp_path / place, "--base", base)
+        assert code == 2 and message in said
 
 
-def test_the_base_that_an_adapter_names_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_base_that_an_adapter_names_is_downloaded(
+    tmp_path: Path, convert: Convert, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hub = pytest.importorskip("huggingface_hub")
     source, adapter = small(tmp_path)
     downloads = []
@@ -281,13 +286,13 @@ def test_the_base_that_an_adapter_names_is_downloaded(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(hub, "snapshot_download", snapshot)
     spoil_config(base_model_name_or_path="org/name", revision="abc")(source, adapter)
-    assert command(monkeypatch, adapter, tmp_path / "out") == 0
+    assert convert(adapter, tmp_path / "out")[0] == 0
     assert downloads == [("org/name", "abc")] and (tmp_path / "out" / "model.safetensors").is_file()
-    assert command(monkeypatch, adapter, tmp_path / "other", "--base", "org/other") == 0
+    assert convert(adapter, tmp_path / "other", "--base", "org/other")[0] == 0
     assert downloads[1:] == [("org/other", None)]
 
 
-def test_what_cannot_be_converted_says_what_to_give(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_what_cannot_be_converted_says_what_to_give(tmp_path: Path, convert: Convert) -> None:
     source, adapter = small(tmp_path)
     spoil_config(base_model_name_or_path=None)(source, adapter)
     out = tmp_path / "out"
@@ -299,8 +304,8 @@ def test_what_cannot_be_converted_says_what_to_give(tmp_path: Path, monkeypatch:
         (("embedded", out), "leave out FOLDER"),
         (("runs/none", out), "SOURCE runs/none: no such folder"),
     ]:
-        assert command(monkeypatch, *arguments) == 2
-        assert message in capsys.readouterr().err and not out.exists()
+        code, _, said = convert(*arguments)
+        assert code == 2 and message in said and not out.exists()
 
 
 # ---- whole models, against PEFT

@@ -22,6 +22,7 @@ from core.rubrics import load_rubric
 from data_prep.role_play.examples import RoleExample
 from data_prep.scores.rank_sft import RankExample
 from serve.checkpoints.places import materialise
+from tests.conftest import Program
 from tests.train.gloo import PROCESSES
 from train.recipes import parse_recipe
 from train.run import checkpoint_problem
@@ -29,6 +30,7 @@ from train.run import checkpoint_problem
 ROOT = CONFIGS.parent
 ARCHITECTURES = ("qwen2", "llama")
 DIMENSIONS = ("fluency", "empathy", "information")
+Trains = Callable[..., tuple[int, str, str]]  # `python -m train WORDS`: exit code, stdout, stderr
 
 
 def tiny_checkpoint(folder: Path, architecture: str, intermediate: int = 96) -> Path:
@@ -290,3 +292,12 @@ def write_recipe(path: Path, task: str, base: Path, data: dict[str, str], out: P
     }
     path.write_bytes(orjson.dumps(recipe))  # JSON is YAML
     return path
+
+
+@pytest.fixture
+def trains(program: Program) -> Trains:
+    """`python -m train …`."""
+    from core.errors import run_cli
+    from train.__main__ import app
+
+    return lambda *words: program(lambda: run_cli(app), "train", *words)

@@ -18,7 +18,7 @@ from core.rubrics import load_rubric
 from core.tables import Estimate
 from data_prep.role_play.examples import RoleExample
 from data_prep.scores.rank_sft import RankExample
-from tests.train.conftest import per_dimension, rank_examples, role_examples, write_data, write_recipe
+from tests.train.conftest import Trains, per_dimension, rank_examples, role_examples, write_data, write_recipe
 from train.__main__ import named_adapters
 from train.compare import (
     draw_turns,
@@ -114,20 +114,6 @@ def adapters(tmp_path_factory: pytest.TempPathFactory, tiny: dict[str, Path]) ->
     return made
 
 
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: object) -> tuple[int, str, str]:
-    """`python -m train test …`: exit code, stdout, stderr."""
-    from core.errors import run_cli
-    from train.__main__ import app
-
-    monkeypatch.setattr("sys.argv", ["train", "test", *map(str, arguments)])
-    code = 0
-    try:
-        run_cli(app)
-    except SystemExit as end:
-        code = int(end.code or 0)
-    return code, *capsys.readouterr()
-
-
 def test_no_draw_depends_on_the_order_of_the_held_out_dialogues(tmp_path: Path) -> None:
     recipe: Any = SimpleNamespace(data=SimpleNamespace(train_file=tmp_path / "none.jsonl"))
     talks = role_examples(12)
@@ -171,7 +157,7 @@ def test_the_command(
     tmp_path: Path,
     tiny: dict[str, Path],
     adapters: dict[str, Path],
-    capsys: pytest.CaptureFixture[str],
+    trains: Trains,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from safetensors.numpy import load_file, save_file
@@ -182,7 +168,7 @@ def test_the_command(
     write_jsonl(tmp_path / "valid.jsonl", [*role_examples(6, first=1000), *other])
     recipe = write_recipe(tmp_path / "r.yaml", "role", tiny["llama"], data, tmp_path / "out", max_valid_examples=2)
     out = tmp_path / "compared"
-    code, printed, _ = call(capsys, monkeypatch, recipe, "--seed", 9, "--adapter", adapters["llama"], "--out", out)
+    code, printed, _ = trains("test", recipe, "--seed", 9, "--adapter", adapters["llama"], "--out", out)
     assert code == 0 and "Perplexity of real seeker lines" in printed
     found = orjson.loads((out / "compare.json").read_bytes())
     [row] = found["perplexity"]
@@ -210,12 +196,12 @@ def test_the_command(
         (("--adapter", adapters["llama"], "--data", tmp_path / "train.jsonl"), "shares 16 dialogues"),
         (("--adapter", adapters["llama"], "--data", tmp_path / "none.jsonl"), "no such file"),
     ):
-        code, _, error = call(capsys, monkeypatch, recipe, "--out", out, *arguments)
+        code, _, error = trains("test", recipe, "--out", out, *arguments)
         assert code == 2 and problem in error, error
     ranker = write_recipe(tmp_path / "k.yaml", "rank", tiny["llama"], data, tmp_path / "out")
     supporter = CONFIGS / "train" / "esc_supporter.yaml"
     for recipe, problem in ((ranker, "test.jsonl"), (supporter, "only rankers and seekers are tested here")):
-        code, _, error = call(capsys, monkeypatch, recipe, "--out", out, "--use_cpu", "true")
+        code, _, error = trains("test", recipe, "--out", out, "--use_cpu", "true")
         assert code == 2 and problem in error, error
 
 
@@ -337,7 +323,7 @@ def test_each_adapter_on_one_base_answers_as_it_does_alone(place: Path, tmp_path
 
 @pytest.mark.slow
 def test_an_adapter_that_does_not_fit_is_refused_before_anything_is_scored(
-    place: Path, tmp_path: Path, tiny: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: Path, tmp_path: Path, tiny: dict[str, Path], monkeypatch: pytest.MonkeyPatch, trains: Trains
 ) -> None:
     from safetensors.torch import load_file, save_file
 
@@ -371,13 +357,12 @@ def test_an_adapter_that_does_not_fit_is_refused_before_anything_is_scored(
     refused(tensors(lambda values: values.update({first: values[first][:, :32].clone()})), f"do not fit: bad: .*{first[:40]}")
     refused(lambda folder: config(folder, target_modules=["wqkv"]), "do not fit: bad: .*wqkv")
     refused(lambda folder: (folder / "adapter_model.safetensors").write_bytes(b"x" * 20), "half written")
-    capsys.readouterr()
     config(shutil.copytree(place / "adapter1", tmp_path / "elsewhere"), base_model_name_or_path="another/base")
     monkeypatch.undo()
     given = (place / "recipe.yaml", "--data", place / "valid.jsonl", "--out", tmp_path / "out")
-    code, _, said = call(capsys, monkeypatch, *given, "--adapter", f"moved={tmp_path / 'elsewhere'}")
+    code, _, said = trains("test", *given, "--adapter", f"moved={tmp_path / 'elsewhere'}")
     assert code == 0 and "warning: moved" in said and "trained on another/base" in said
-    assert call(capsys, monkeypatch, *given)[0] == 0, "the base alone"
+    assert trains("test", *given)[0] == 0, "the base alone"
     assert {path.name for path in (tmp_path / "out").glob("*.jsonl")} == {
         "judgements-moved.jsonl",
         "judgements-untrained.jsonl",

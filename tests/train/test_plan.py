@@ -9,11 +9,12 @@ import pytest
 import yaml
 from rich.console import Console
 
-from core.errors import UserError, run_cli
+from core.errors import UserError
 from core.files import write_jsonl
 from core.machine import TRAINS
 from core.tables import to_console
 from data_prep.scores.rank_sft import RankExample
+from tests.train.conftest import Trains
 from train.plan import make_plan, tables
 from train.sizes import GIB, OVERHEAD, TrainingShape, architecture, count_steps, flops_per_token, layer_bytes, measure, memory
 
@@ -320,20 +321,10 @@ def test_the_ranker_counts_the_papers_dialogues_or_the_files(tmp_path: Path) -> 
     assert found["tokens"] == pytest.approx(apart["tokens"] - 2 * (3 * 2 * begins / 4), abs=1), "two epochs, three dialogues"
 
 
-def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[Any, str, str]:
-    """`python -m train plan …`: exit code, stdout, stderr."""
-    from train.__main__ import app
-
-    monkeypatch.setattr("sys.argv", ["train", "plan", *words])
-    with pytest.raises(SystemExit) as end:
-        run_cli(app)
-    return end.value.code, *capsys.readouterr()
-
-
 @pytest.mark.slow
-def test_json_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_on_the_command_line(tmp_path: Path, trains: Trains) -> None:
     asked = [str(recipe_file(tmp_path)), "--json", "--gpu", "l40s", "--gpus", "2", "--lora_r", "8"]
-    code, printed, _ = command(capsys, monkeypatch, *asked)
+    code, printed, _ = trains("plan", *asked)
     assert not code
     found = json.loads(printed)
     assert set(found) == {
@@ -347,9 +338,7 @@ def test_json_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.slow
-def test_a_recipe_that_cannot_be_served_exits_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recipe_that_cannot_be_served_exits_2(tmp_path: Path, trains: Trains) -> None:
     path = recipe_file(tmp_path, use_dora=True)
-    code, printed, errors = command(capsys, monkeypatch, str(path), "--json")
+    code, printed, errors = trains("plan", str(path), "--json")
     assert code == 2 and not printed and errors.splitlines()[-1].startswith(f"error: {path}: use_dora: ")
