@@ -138,7 +138,6 @@ class Episode:
         self._policy.replies.put_nowait(Reply(text="", finish_reason="context_overflow"))
 
     async def rewarded(self) -> Rewarded:
-        """The finished dialogue, judged."""
         return await self._environment.rewarded(self._client, await self._dialogue)
 
     def abandon(self) -> None:
@@ -188,7 +187,6 @@ class Environment:
         return [Episode(self, client, plan) for plan in plans]
 
     async def rewarded(self, client: ChatClient, dialogue: Dialogue) -> Rewarded:
-        """A dialogue with its verdicts and reward."""
         verdicts = await self.resolved.judge(client).score(dialogue)
         reward = judged(dialogue, verdicts, self.resolved.rubric)
         return Rewarded(dialogue, verdicts, reward, self.brevity.of(dialogue))

@@ -46,7 +46,6 @@ class InspectModels:
     """A client of Inspect's models: each question goes to the model of its role."""
 
     async def ask(self, spec: ModelSpec, question: Question) -> Reply:
-        """The model's reply."""
         role, sampling = question.purpose, question.sampling
         model = get_model() if role == "supporter" else get_model(role=role)
         messages: list[ChatMessage] = [_SPOKEN[m["role"]](content=m["content"]) for m in question.sent()]

@@ -96,7 +96,6 @@ class SeekerEnv(vf.MultiTurnEnv):
 
     @vf.teardown
     async def close(self) -> None:
-        """Close the client."""
         if self._loop is asyncio.get_running_loop():
             await self._exits.aclose()
         self._loop = None

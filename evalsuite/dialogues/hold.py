@@ -91,7 +91,6 @@ class Plan:
 
     @property
     def id(self) -> str:
-        """The dialogue's id."""
         return self.opening.id
 
 
@@ -137,7 +136,6 @@ class ModelSide:
             object.__setattr__(self, "system", self.spec.system)
 
     def messages(self, turns: Sequence[Turn]) -> list[Message]:
-        """The dialogue as its chat."""
         shown = turns[self.hidden_opening :]
         if self.remembers is None or not shown:
             return chat(shown, self.role, self.system, self.lead)

@@ -54,7 +54,6 @@ class Spool:
             self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (open as long as it is read)
 
     def keep(self, dialogue: Dialogue, judgements: Sequence[Judgement]) -> Piece:
-        """Write a finished dialogue and its verdicts."""
         whole = [judgement for judgement in judgements if judgement.turn is None]
         parts = [judgement for judgement in judgements if judgement.turn is not None]
         return Piece(self._write(dialogue), list(map(self._write, whole)), list(map(self._write, parts)))
@@ -68,7 +67,6 @@ class Spool:
         return begin, len(text)
 
     def read(self, place: Place) -> bytes:
-        """The record at a place."""
         with self._failing("read in"):
             self._file.seek(place[0])  # this flushes what was written
             return self._file.read(place[1])
@@ -158,7 +156,6 @@ class JudgementSet:
         write_json(self.folder / "agreement.json", {"agreement": agreed})
 
     def clear(self) -> None:
-        """Remove all records."""
         for name in FILES:
             (self.folder / name).unlink(missing_ok=True)
 
@@ -264,7 +261,6 @@ class Held:
 
     @cached_property
     def dialogues(self) -> dict[str, Dialogue]:
-        """The records by id."""
         return {dialogue.id: dialogue for dialogue in self._each()}
 
     @cached_property

@@ -67,12 +67,10 @@ class DialogueFramework(Framework):
 
     @cached_property
     def models(self) -> RunModels:
-        """The models of all roles."""
         return self.models_class(self.config, self.held, self.given)
 
     @property
     def method(self) -> str:
-        """The judge's method."""
         return self.config.method
 
     @property
@@ -106,7 +104,6 @@ class DialogueFramework(Framework):
 
     @cached_property
     def rubric(self) -> Rubric:
-        """The rubric."""
         return load_rubric(self.config.rubric)
 
     @cached_property
@@ -116,7 +113,6 @@ class DialogueFramework(Framework):
 
     @cached_property
     def prompts(self) -> PromptPack:
-        """The seekers' prompt pack."""
         pack = load_pack(self.pack)
         pack.require(self.languages, self.templates)
         return pack
@@ -128,7 +124,6 @@ class DialogueFramework(Framework):
 
     @cached_property
     def judge_prompts(self) -> PromptPack:
-        """The judge's prompt pack."""
         pack = load_pack(self.judge_pack)
         check_pack(pack, self.method, self.languages)
         return pack

@@ -135,7 +135,6 @@ class Run:
         return RunConfig.read(self.folder)
 
     def keep_looks(self, looks: Looks) -> None:
-        """Write the planned looks to looks.json."""
         self._update(LOOKS, "looks at a run", planned=list(looks.cards))
 
     def look(self, cards: int) -> None:
@@ -160,7 +159,6 @@ class Run:
         return self._object("failures.json", "a run's failures")
 
     def usage(self) -> Used:
-        """usage.json."""
         return USED.validate_python(self._object("usage.json", "a run's usage"))
 
     def keep_usage(self, stage: str, used: Mapping[tuple[str, str], Usage]) -> dict[str, dict[str, Usage]]:
@@ -172,11 +170,9 @@ class Run:
         return by_role
 
     def keep_versions(self, in_use: Versions) -> None:
-        """Add the versions in use to versions.json."""
         write_json(self.folder / "versions.json", joined([self.versions(), in_use]))
 
     def versions(self) -> Versions:
-        """All versions in use so far."""
         return self._object("versions.json", "a run's versions")
 
     def _object(self, name: str, what: str) -> dict[str, Any]:

@@ -128,7 +128,6 @@ class Framework:
         return []
 
     async def completed(self, client: Models, dialogue: Dialogue) -> Dialogue:
-        """A given dialogue, completed."""
         return dialogue
 
     # --- its report -------------------------------------------------------------------------------------------------------

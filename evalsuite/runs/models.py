@@ -105,7 +105,6 @@ class RunModels:
 
     @property
     def seekers(self) -> list[ModelSpec]:
-        """The models that play the seeker."""
         return [self.seeker]
 
     @property
@@ -152,12 +151,10 @@ class RunModels:
 
     @cached_property
     def seeker(self) -> ModelSpec:
-        """The model that plays the seeker."""
         return self.sampled(self.speaks(self.model(self.named("seeker")), "seeker"), "seeker")
 
     @cached_property
     def judge(self) -> ModelSpec:
-        """The model that scores."""
         return self.sampled(self.speaks(self.model(self.named("judge")), "judge"), "judge")
 
     @property

@@ -197,7 +197,6 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         self.root[stage] = settings
 
     def write(self) -> None:
-        """Write config.json."""
         write_json(self._path, {"format": FORMAT} | self.root)
 
     def stage(self, name: str, model: type[S]) -> S | None:
