@@ -100,8 +100,7 @@ def test_an_endpoint_that_dies_is_given_up_and_the_run_can_be_resumed(
         assert esc_eval(*run_at(sound.url, "undisturbed"))[0] == 0
     alive = 25
     with Endpoint(lambda body, count: echo(body, count) if count <= alive else Answer(status=503), models=MODELS) as endpoint:
-        code, err = esc_eval(*run_at(endpoint.url))
-        assert code == 1 and err.count("\n") == 1 and "40 dialogues" in err and "same command again" in err
+        one_line(esc_eval(*run_at(endpoint.url)), 1, "40 dialogues", "same command again")
         # Four in flight, each three times; the fifth lost in a row is the last that is asked for.
         assert len(endpoint.requests) <= alive + (4 + 4) * 3
         kept = len(endpoint.answered)

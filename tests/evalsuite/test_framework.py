@@ -19,6 +19,7 @@ from tests.conftest import EscEval
 from tests.endpoint import Endpoint
 from tests.evalsuite import example_framework
 from tests.evalsuite.example_framework import WarmLine
+from tests.evalsuite.test_faults import one_line
 
 MODELS = {"seeker": "embedded", "supporters": ["embedded"], "judge": "embedded", "languages": ["en"]}
 
@@ -58,8 +59,7 @@ def test_a_framework_of_ones_own_runs_resumes_and_is_reported(esc_eval: EscEval,
     assert "Warm line · run" in report and "turns per call" in report and "one worry each" in report
     settings = yaml.safe_load(config.read_text()) | {"warm_line": {"worries": ["Nobody calls."]}}
     config.write_text(yaml.safe_dump(settings))
-    code, err = esc_eval("run", "--config", config)
-    assert code == 2 and "was made with another caller-0: problem: " in err
+    one_line(esc_eval("run", "--config", config), 2, "was made with another caller-0: problem: ")
 
 
 def test_a_framework_is_named_by_its_place_without_being_installed(esc_eval: EscEval, tmp_path: Path) -> None:
@@ -77,8 +77,7 @@ def test_a_framework_is_named_by_its_place_without_being_installed(esc_eval: Esc
         assert code == 2 and "--set warm_line.worry: unknown field 'worry': did you mean worries?" in err
     assert "Warm line · run" in Path("run/report.md").read_text()
     Path("c.yaml").write_text(yaml.safe_dump(settings | {"warm_line": {"worry": ["I moved."]}}))
-    code, err = esc_eval("run", "--config", "c.yaml", "--out", "other")
-    assert code == 2 and "c.yaml:" in err and "warm_line.worry: unknown field" in err
+    one_line(esc_eval("run", "--config", "c.yaml", "--out", "other"), 2, "c.yaml:", "warm_line.worry: unknown field")
     Path("c.yaml").write_text(yaml.safe_dump(settings | {"framework": "no_such_package:WarmLine"}))
     code, err = esc_eval("run", "--config", "c.yaml", "--out", "other")
     assert code == 2 and "framework no_such_package:WarmLine cannot be loaded: No module named 'no_such_package'" in err
@@ -130,8 +129,7 @@ def test_a_framework_of_ones_own_that_is_wrong_is_one_line(
     monkeypatch.delitem(sys.modules, "line_of_mine", raising=False)
     (tmp_path / "line_of_mine.py").write_text(module)
     Path("c.yaml").write_text(yaml.safe_dump({"framework": "line_of_mine:WarmLine", **MODELS}))
-    code, err = esc_eval("run", "--config", "c.yaml", "--plan")
-    assert code == 2 and told in err and err.count("\n") == 1, err
+    one_line(esc_eval("run", "--config", "c.yaml", "--plan"), 2, told)
 
 
 def test_its_fields_belong_to_it_alone(tmp_path: Path, config: Path) -> None:

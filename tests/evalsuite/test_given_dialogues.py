@@ -112,8 +112,7 @@ def test_what_was_left_out_and_what_is_wrong_is_said_before_anything_is_asked(
     )
     chats[1]["messages"][1]["role"] = "Mum"
     write(tmp_path / "chats.jsonl", chats)
-    code, error = esc_eval(*given)
-    assert code == 2 and "chats.jsonl:2: message 1: role: 'Mum' is unknown: name its side: --set roles.Mum=seeker" in error
+    one_line(esc_eval(*given), 2, "chats.jsonl:2: message 1: role: 'Mum' is unknown: name its side: --set roles.Mum=seeker")
     assert not endpoint.requests and not (tmp_path / "run").exists()
     assert esc_eval(*given, "--set", "roles.Mum=seeker")[0] == 0
     assert len(endpoint.requests) == 2

@@ -192,8 +192,7 @@ def test_shards_merged_list_the_failed_calls_of_all_and_add_up_what_was_cut_off(
         for index in (1, 2):
             code, err = esc_eval("run", "--only", "simulate", *run_at(endpoint.url, f"s{index}")[1:], "--shard", f"{index}/2")
             assert code == 1 and "1 dialogues" in err
-        code, err = esc_eval("merge", "s1", "s2", "--out", "merged")
-        assert code == 1 and "2 dialogues are missing because a server failed" in err
+        one_line(esc_eval("merge", "s1", "s2", "--out", "merged"), 1, "2 dialogues are missing because a server failed")
     failures = json.loads(Path("merged/failures.json").read_text())["simulate"]
     assert {call["dialogue"] for call in failures} == {d["id"] for d in read("merged/dialogues.jsonl") if not d["turns"][1:]}
     assert json.loads(Path("merged/usage.json").read_text())["simulate"]["seeker"]["embedded"]["cut_off"] == {"seeker": 2}

@@ -20,6 +20,7 @@ from serve.checkpoints.model_card import read_training
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Endpoint
+from tests.evalsuite.test_faults import one_line
 from tests.fake_hub import TOKEN, FakeHub
 from tests.train.grpo_toy import behave, train_toy
 
@@ -165,8 +166,7 @@ def test_what_may_not_be_passed_on_is_refused_before_anything_is_sent(esc_eval: 
     }
     for line, sentence in refused.items():
         folder, *options = line.split()
-        code, err = esc_eval("push", folder, "me/there", "--dry-run", *options)
-        assert code == 2 and err.startswith("error: ") and sentence in err and err.count("\n") == 1, err
+        one_line(esc_eval("push", folder, "me/there", "--dry-run", *options), 2, sentence)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from evalsuite.runs.models import BUNDLED
 from tests.conftest import EscEval
 from tests.demo import DEMO, demo_config
 from tests.endpoint import Endpoint
+from tests.evalsuite.test_faults import one_line
 
 pytestmark = pytest.mark.slow
 
@@ -63,18 +64,15 @@ def test_what_was_not_recorded_is_refused(esc_eval: EscEval, recorded: Path) -> 
 
 
 def test_a_replay_and_a_run_do_not_share_a_folder(esc_eval: EscEval, recorded: Path) -> None:
-    code, err = esc_eval("run", "--config", "c.yaml", "--set", f"replay={recorded}", "--out", recorded)
-    assert code == 2 and "replay" in err
+    one_line(esc_eval("run", "--config", "c.yaml", "--set", f"replay={recorded}", "--out", recorded), 2, "replay")
     assert esc_eval("run", "--config", "c.yaml", "--set", f"replay={recorded}", "--out", "replayed")[0] == 0
-    code, err = esc_eval("run", "--config", "c.yaml", "--out", "replayed")
-    assert code == 2 and "replay" in err
+    one_line(esc_eval("run", "--config", "c.yaml", "--out", "replayed"), 2, "replay")
 
 
 def test_a_recording_that_is_none_is_refused(esc_eval: EscEval) -> None:
     Path("empty").mkdir()
     for name in ("empty", "nowhere", "dem"):
-        code, err = esc_eval("run", "--config", DEMO, "--set", f"replay={name}", "--out", "r")
-        assert code == 2 and f"replay {name}: no run folder" in err
+        one_line(esc_eval("run", "--config", DEMO, "--set", f"replay={name}", "--out", "r"), 2, f"replay {name}: no run folder")
     Path("empty/calls.sqlite").write_text("no database at all, but long enough to be taken for one")
     code, err = esc_eval("run", "--config", DEMO, "--set", "replay=empty", "--out", "r")
     assert code == 2 and "cannot be read" in err and not Path("r").exists()

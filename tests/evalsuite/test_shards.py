@@ -28,6 +28,7 @@ from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Endpoint
 from tests.evalsuite.records import make_judgement, make_rubric
+from tests.evalsuite.test_faults import one_line
 
 RECORDS = ["cards", "dialogues", "judgements", "gold_dialogues", "gold_scores", "gold_judgements"]
 FILES = [*(f"{name}.jsonl" for name in RECORDS), "agreement.json", "usage.json", "config.json"]
@@ -90,10 +91,8 @@ def test_four_shards_merged_are_one_run_to_the_byte(esc_eval: EscEval, tmp_path:
             assert code == 2 and err.count("\n") == 1, (reader, err)
             assert "s2 holds only shard 2/4 of a run: merge all shards with `esc-eval merge`" in err, reader
         for other, said in ((("--shard", "1/4"), "not shard 1/4"), ((), "not a whole run")):
-            code, err = esc_eval(*command, *other, "--out", "s2")
-            assert code == 2 and "s2 holds shard 2/4" in err and said in err
-        code, err = esc_eval(*command, "--shard", "1/4", "--out", "whole")
-        assert code == 2 and "whole holds a whole run, not shard 1/4" in err
+            one_line(esc_eval(*command, *other, "--out", "s2"), 2, "s2 holds shard 2/4", said)
+        one_line(esc_eval(*command, "--shard", "1/4", "--out", "whole"), 2, "whole holds a whole run, not shard 1/4")
 
 
 def test_scores_of_given_dialogues_merge_and_a_shards_own_dialogues_are_not_dealt_again(

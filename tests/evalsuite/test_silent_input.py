@@ -37,6 +37,7 @@ from evalsuite.statistics.summary import checked
 from tests.conftest import EscEval
 from tests.demo import DEMO, demo_config
 from tests.evalsuite.test_bad_files import DIALOGUE, DIMENSION, READERS, RUBRIC, Reader, changed
+from tests.evalsuite.test_faults import one_line
 
 SCORE = {"model": "m", "dataset": "wic", "metric": "accuracy", "value": 0.5, "n": 3}
 READ: dict[str, Reader] = READERS | {
@@ -284,21 +285,13 @@ def test_files_of_benchmarks(form: str, files: list[str], message: str, tmp_path
 def test_agree_says_it_in_one_line(change: dict[str, Any], esc_eval: EscEval, tmp_path: Path) -> None:
     READ["gold"].write(tmp_path / "g.jsonl", READ["gold"].sound)
     READ["judgements"].write(tmp_path / "j.jsonl", [READ["judgements"].sound[0] | change, READ["judgements"].sound[1]])
-    refused(esc_eval("agree", "--judgements", "j.jsonl", "--gold", "g.jsonl"), f"j.jsonl:1: {next(iter(change))}")
+    one_line(esc_eval("agree", "--judgements", "j.jsonl", "--gold", "g.jsonl"), 2, f"j.jsonl:1: {next(iter(change))}")
 
 
 def test_a_probability_off_the_scale_of_the_rubric() -> None:
     verdict = READ["judgements"].sound[0] | {"distribution": {"3": 0.5, "9": 0.5}}
     with pytest.raises(UserError, match="dialogue d1 by j: distribution: 9 is off the scale 0 to 4 of rubric esc_eval"):
         list(checked([Judgement.model_validate(verdict)], load_rubric("esc_eval")))
-
-
-def refused(result: tuple[int, str], *parts: str) -> None:
-    code, err = result
-    assert code == 2, err
-    assert err.startswith("error: ") and err.count("\n") == 1, err
-    for part in parts:
-        assert part in err, err
 
 
 def run_with(esc_eval: EscEval, *extra: object) -> tuple[int, str]:
@@ -368,4 +361,4 @@ def test_what_cannot_be_run_is_one_line(
     (tmp_path / "off.yaml").write_text(yaml.safe_dump(demo_config(rubric="rubric.yaml")))
     card = {"id": 1, "base": "Age: 3\nGender: f\nProblem: p", "base_biaozhu": "", "res": "家庭生活", "source": "s"}
     (tmp_path / "published.json").write_text(json.dumps([card | {"language": "english"}]))
-    refused(run_with(esc_eval, *arguments), *parts)
+    one_line(run_with(esc_eval, *arguments), 2, *parts)

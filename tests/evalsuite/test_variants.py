@@ -24,6 +24,7 @@ from serve.units import units_of
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Answer, Endpoint, echo
+from tests.evalsuite.test_faults import one_line
 
 KIND, COLD = "Be kind.\nAsk one question.", "Be cold.\nAsk one question."
 
@@ -74,8 +75,7 @@ def test_two_prompts_are_two_supporters_on_one_board(esc_eval: EscEval, endpoint
     assert esc_eval(*given, "--system", "kind.txt", "--system", "cold.txt")[0] == 0
     assert len(endpoint.requests) == asked, "the same command resumes"
     (tmp_path / "cold.txt").write_text("Be cool.")
-    code, error = esc_eval(*given, "--system", "cold.txt")
-    assert code == 2 and "simulate config: supporters.a.cold.system" in error
+    one_line(esc_eval(*given, "--system", "cold.txt"), 2, "simulate config: supporters.a.cold.system")
 
 
 def test_a_prompt_may_come_from_another_program(esc_eval: EscEval, endpoint: Endpoint) -> None:
@@ -153,8 +153,7 @@ def test_what_cannot_be_a_prompt_or_a_variant_is_refused(
 ) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "kind.txt").write_text("Be very kind.")
-    code, error = esc_eval("run", "--config", "c.yaml", "--supporter", f"a@{endpoint.url}", *options, "--out", "run")
-    assert code == 2 and said in error and error.count("\n") == 1
+    one_line(esc_eval("run", "--config", "c.yaml", "--supporter", f"a@{endpoint.url}", *options, "--out", "run"), 2, said)
     assert not endpoint.requests and not (tmp_path / "run").exists()
 
 
