@@ -96,7 +96,6 @@ def exam(n: int) -> dict[str, Any]:
 
 
 def released() -> dict[str, str | bytes]:
-    """Path below the data folder → content."""
     n = range(N)
     files: dict[str, str | bytes] = {}
     # Values & Safety
@@ -131,14 +130,8 @@ def released() -> dict[str, str | bytes]:
     files["CMRC2018/trial.json"] = json.dumps([passage] * 2, ensure_ascii=False)
     wic = {"word": "bank", "sentence1": "The bank is shut.", "sentence2": "A river bank.", "start1": 4, "end1": 8}
     files["WiC/val.jsonl"] = lines(*({**wic, "label": bool(i % 2), "idx": i} for i in n))
-    asked = [
-        {
-            "question": f"Who has the {one}?",
-            "idx": 0,
-            "answers": [{"text": who, "label": i, "idx": 0} for i, who in enumerate("ab")],
-        }
-        for one in THINGS[:3]
-    ]
+    answers = [{"text": who, "label": i, "idx": 0} for i, who in enumerate("ab")]
+    asked = [{"question": f"Who has the {one}?", "idx": 0, "answers": answers} for one in THINGS[:3]]
     files["MultiRC/val.jsonl"] = lines({"idx": 0, "version": 1.1, "passage": {"text": "b has it all.", "questions": asked}})
     labels = ["entailment", "neutral", "contradiction", "-"]
     files["OCNLI/dev.json"] = lines(*({"sentence1": "甲在家", "sentence2": "有人在家", "label": label} for label in labels))
@@ -169,13 +162,8 @@ def released() -> dict[str, str | bytes]:
     files["LCSTS/DATA/PART_III.txt"] = "".join(entry.format(i, i) for i in n)
     article = {"article": ["今天下雨。", "学校停课。"], "summary": "停课。", "label": [0, 1]}
     files["CNewSum/final/test.simple.label.jsonl"] = lines(*({**article, "id": i} for i in n))
-    meeting = {
-        "av_num": 1,
-        "context": [["大家好。", "开会了。"], ["好。"]],
-        "speaker": [1, 2],
-        "discussion": "开会",
-        "agenda": "会",
-    }
+    meeting = {"av_num": 1, "context": [["大家好。", "开会了。"], ["好。"]], "speaker": [1, 2], "discussion": "开会"}
+    meeting["agenda"] = "会"
     files["VCSum/vcsum_data/short_test.txt"] = lines(*({"id": f"{i}_0", **meeting} for i in n))
     # Foundational: common sense and knowledge
     swag = {"ind": 0, "activity_label": "Run", "ctx_a": "She runs.", "ctx_b": "then she"}
@@ -191,23 +179,12 @@ def released() -> dict[str, str | bytes]:
     files["AGIEval/data/v1/sat-math.jsonl"] = lines(*({**exam(i), "options": four, "label": "ABCD"[i]} for i in n))
     files["AGIEval/data/v1/jec-qa-kd.jsonl"] = lines({**exam(0), "options": four, "label": ["A", "C"]})
     files["AGIEval/data/v1/gaokao-mathcloze.jsonl"] = lines(*({**exam(i), "answer": f"${i + 1}$"} for i in n))
-    files["CMMLU/data/test/agronomy.csv"] = table(
-        ["", "Question", "A", "B", "C", "D", "Answer"], *([i, f"第{i}题", "甲", "乙", "丙", "丁", "ABCD"[i]] for i in n)
-    )
-    files["C-Eval/val/high_school_physics_val.csv"] = table(
-        ["id", "question", "A", "B", "C", "D", "answer"], *([i, f"第{i}题", "甲", "乙", "丙", "丁", "ABCD"[i]] for i in n)
-    )
-    pro = [
-        {
-            "question_id": i,
-            "question": f"How many {THINGS[i]}s?",
-            "options": ["one", "two", "three"],
-            "answer": "B",
-            "answer_index": 1,
-        }
-        | {"cot_content": "", "category": ["biology", "computer science"][i % 2], "src": "test"}
-        for i in n
-    ]
+    rows = [[i, f"第{i}题", "甲", "乙", "丙", "丁", "ABCD"[i]] for i in n]
+    files["CMMLU/data/test/agronomy.csv"] = table(["", "Question", "A", "B", "C", "D", "Answer"], *rows)
+    files["C-Eval/val/high_school_physics_val.csv"] = table(["id", "question", "A", "B", "C", "D", "answer"], *rows)
+    known = {"options": ["one", "two", "three"], "answer": "B", "answer_index": 1, "cot_content": "", "src": "test"}
+    subjects = ["biology", "computer science"] * 2
+    pro = [{"question_id": i, "question": f"How many {THINGS[i]}s?", "category": subjects[i]} | known for i in n]
     buffer = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(pro), buffer)
     files["MMLU-Pro/data/test-00000-of-00001.parquet"] = buffer.getvalue().to_pybytes()

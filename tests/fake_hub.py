@@ -166,20 +166,10 @@ class _Handler(BaseHTTPRequestHandler):
                 below = f"{match[4]}/" if match[4] else ""
                 self._answer(200, [_entry(name, content) for name, content in held.items() if name.startswith(below)])
                 return
-            told: dict[str, Any] = {
-                "id": repo[1],
-                "sha": self.held.commit_of(repo),
-                "siblings": [{"rfilename": name} for name in held],
-            }
-            visibility = self.held.made.get(repo, {}).get("visibility")
-            told |= {
-                "private": visibility == "private",
-                "tags": [],
-                "downloads": 0,
-                "likes": 0,
-                "disabled": False,
-                "gated": False,
-            }
+            private = self.held.made.get(repo, {}).get("visibility") == "private"
+            names = [{"rfilename": name} for name in held]
+            told: dict[str, Any] = {"id": repo[1], "sha": self.held.commit_of(repo), "siblings": names}
+            told |= {"private": private, "tags": [], "downloads": 0, "likes": 0, "disabled": False, "gated": False}
             self._answer(200, told)
         else:
             self._answer(404, {"error": f"no such address: {path}"}, X_Error_Code="RepoNotFound")

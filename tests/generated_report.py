@@ -156,16 +156,8 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
         for number in range(cards):
             name = f"card-{language}-{number:03d}" + (INJECTIONS[number].translate(NO_CONTROL) if poison else "")
             problem = SEEKER[language][number % 5] + bad
-            card = RoleCard(
-                id=name,
-                language=language,
-                age="31",
-                gender="female",
-                problem=problem,
-                source="test",
-                card_method="written",
-                category=(CATEGORIES[number % 3] + bad,),
-            )
+            about = {"age": "31", "gender": "female", "source": "test", "category": (CATEGORIES[number % 3] + bad,)}
+            card = RoleCard(id=name, language=language, problem=problem, card_method="written", **about)
             own_cards[card.id] = card
             for supporter, skill in supporters:
                 end: Termination = draw.choices(get_args(Termination), (90, 5, 2, 2, 1, 1, 1))[0]
@@ -173,23 +165,15 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
                 texts = [(SUPPORTER if turn % 2 else SEEKER)[language][turn // 2] for turn in range(stop)]
                 if words:
                     texts[1::2] = [" ".join(draw.choices(VOCABULARY, k=words)) for _ in texts[1::2]]
-                dialogue = Dialogue(
-                    id=f"{number:04d}{language}{supporter}",
-                    language=language,
-                    framework="esc_eval",
-                    source="simulated",
-                    card_id=name,
-                    supporter=supporter + bad.translate(NO_CONTROL),
-                    simulator="seeker-135m",
-                    turns=tuple(
-                        Turn(role="supporter", text=text + bad)
-                        if turn % 2
-                        else Turn(role="seeker", text=text + bad, state={"text": bad, "emotion" + bad: bad} if bad else None)
-                        for turn, text in enumerate(texts)
-                    ),
-                    termination=end,
-                    usage=Usage(prompt_tokens=2300, completion_tokens=640, calls=stop),
-                )
+                states = ({"text": bad, "emotion" + bad: bad} if bad else None), None
+                turns = [
+                    Turn(role="supporter" if turn % 2 else "seeker", text=text + bad, state=states[turn % 2])
+                    for turn, text in enumerate(texts)
+                ]
+                usage = Usage(prompt_tokens=2300, completion_tokens=640, calls=stop)
+                of = {"framework": "esc_eval", "source": "simulated", "simulator": "seeker-135m", "card_id": name}
+                of |= {"id": f"{number:04d}{language}{supporter}", "supporter": supporter + bad.translate(NO_CONTROL)}
+                dialogue = Dialogue(language=language, turns=tuple(turns), termination=end, usage=usage, **of)
                 dialogues.append(dialogue)
                 judgements += [_verdict(draw, dialogue, dimension, skill, bad) for dimension in RUBRIC.dimensions]
     tally = Tally(dialogues, judgements, RUBRIC)
@@ -250,17 +234,11 @@ def gold_set(tally: Tally) -> tuple[list[Judgement], list[HumanScore]]:
     draw, judgements = random.Random(8), tally.judgements
     ruled = {j.dialogue_id for j in judgements[: 7 * 40]} | {j.dialogue_id for j in judgements[-7 * 40 :]}
     verdicts = [j for j in judgements if j.dialogue_id in ruled]
-    gold = [
-        HumanScore(
-            dialogue_id=j.dialogue_id,
-            language=j.language,
-            annotator="anna",
-            rubric=RUBRIC.name,
-            dimension=j.dimension,
-            value=draw.choice((0, 1, 2, 3, 4)) if j.value is None else min(4, max(0, j.value + draw.choice((-1, 0, 0, 1)))),
-        )
-        for j in verdicts
-    ]
+    gold = []
+    for j in verdicts:
+        value = draw.choice((0, 1, 2, 3, 4)) if j.value is None else min(4, max(0, j.value + draw.choice((-1, 0, 0, 1))))
+        of = j.model_dump(include={"dialogue_id", "language", "rubric", "dimension"})
+        gold.append(HumanScore(annotator="anna", value=value, **of))
     return verdicts, gold
 
 
@@ -268,15 +246,10 @@ def _verdict(draw: random.Random, dialogue: Dialogue, dimension: str, skill: flo
     weights = [draw.random() * 0.8 + max(0.0, 1.3 - 0.6 * abs(4 * skill - score)) for score in range(5)]
     shares = [weight / sum(weights) for weight in weights]
     read = draw.random() > 0.04
-    return Judgement(
-        dialogue_id=dialogue.id,
-        language=dialogue.language,
-        judge="ranker",
-        rubric=RUBRIC.name,
-        dimension=dimension,
-        value=float(shares.index(max(shares))) if read else None,
-        expected=sum(score * share for score, share in enumerate(shares)) if read else None,
-        distribution={str(score): share for score, share in enumerate(shares)} if read else None,
-        method="joint",
-        raw="3" if read else "I would rather not put a number on this dialogue." + bad,
-    )
+    of: dict[str, Any] = {"dialogue_id": dialogue.id, "language": dialogue.language, "judge": "ranker", "rubric": RUBRIC.name}
+    of |= {"dimension": dimension, "method": "joint"}
+    if not read:
+        return Judgement(value=None, raw="I would rather not put a number on this dialogue." + bad, **of)
+    expected = sum(score * share for score, share in enumerate(shares))
+    distribution = {str(score): share for score, share in enumerate(shares)}
+    return Judgement(value=float(shares.index(max(shares))), expected=expected, distribution=distribution, raw="3", **of)

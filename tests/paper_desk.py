@@ -210,7 +210,6 @@ def held(folder: Path) -> None:
 
 
 def scored(folder: Path, rubric: str, people: Sequence[str] = ("anna", "ben")) -> None:
-    """dialogues.jsonl and scores.csv on a rubric."""
     spoken = [dialogue(system, card) for card in range(3) for system in SYSTEMS]
     write_jsonl(folder / "dialogues.jsonl", spoken)
     rules = load_rubric(rubric)
@@ -294,7 +293,6 @@ def fill_in(sheet: Path) -> None:
 
 
 def work_through(folder: Path, endpoints: Mapping[str, str]) -> None:
-    """Three raters of a study do all their tasks: they talk, rate, choose."""
     with served(folder, endpoints=endpoints) as (address, store):
         study = store.study()
         for number, (code, link) in enumerate(list(links(folder).items())[1:4]):

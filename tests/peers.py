@@ -17,6 +17,5 @@ def python_with(library: str) -> Path:
 
 
 def packages_with(library: str) -> Path:
-    """Where its packages are."""
     (folder,) = (python_with(library).parents[1] / "lib").glob("python3*/site-packages")
     return folder

@@ -238,7 +238,6 @@ def postgres() -> Iterator[str]:
 
 
 def new_database(server: str) -> str:
-    """The URL of a new database on the server."""
     name = f"t{random.getrandbits(40):x}"
     engine = create_engine(server.format(name="postgres"), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:

@@ -106,7 +106,6 @@ class Model:
 
 
 def score_script(message: str = SUMMED, more: str = "") -> str:
-    """The scorer, with its way of building the message."""
     return f"""
 {more}
 import json, os
@@ -160,7 +159,6 @@ def published_card(number: int, language: Language) -> dict[str, Any]:
 
 
 def lines(language: Language, supporter: str = "AI assistant") -> list[str]:
-    """A short dialogue as a result file has it."""
     return [f"{supporter}：{HELLO[language]}", "ESC-Role： Bad day &amp; night.\nVery bad.\n", f"{supporter}：Tell me more."]
 
 

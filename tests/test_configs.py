@@ -25,19 +25,8 @@ from evalsuite.runs.config import load_config
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 DIMENSIONS = ["fluency", "expression", "empathy", "information", "humanoid", "skill", "overall"]
 # Table 2 of ESC-Eval; Chinese lacks Llama 3 and ExTES.
-SUPPORTERS = (
-    *(
-        "gpt-4",
-        "chatgpt",
-        "vicuna-7b-1.5",
-        "wizardlm2-7b",
-        "qwen1.5-7b-chat",
-        "chatglm3-6b",
-        "yi-6b-chat",
-        "llama3-8b-instruct",
-    ),
-    *("chatcounselor", "mindchat", "soulchat", "emollm", "mechat", "extes-llama"),
-)
+GENERAL = ("gpt-4", "chatgpt", "vicuna-7b-1.5", "wizardlm2-7b", "qwen1.5-7b-chat", "chatglm3-6b", "yi-6b-chat")
+SUPPORTERS = (*GENERAL, "llama3-8b-instruct", "chatcounselor", "mindchat", "soulchat", "emollm", "mechat", "extes-llama")
 CJK = re.compile(r"[一-鿿]")
 LATIN = re.compile(r"[A-Za-z]")
 
@@ -146,7 +135,6 @@ def test_what_serves_a_model_is_what_its_spec_says(name: str) -> None:
 
 
 def texts(rubric: Rubric, language: Language) -> list[str]:
-    """Everything a rubric says in one language."""
     return [
         text
         for dimension in rubric.dimensions.values()

@@ -54,7 +54,6 @@ FACTS = {
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """The fenced code of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
@@ -174,7 +173,6 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 @cache
 def clicks() -> dict[Path, int]:
-    """How many clicks a page is away from the README."""
     away = {README: 0}
     for page in (queue := [README]):
         for target, _ in links(page):

@@ -33,13 +33,8 @@ case "$*" in
 esac
 """
 FIND_SPEC = importlib.util.find_spec  # before a test hides packages
-COME_ALONG = {
-    "h11": "uvicorn",
-    "httpx": "huggingface_hub",
-    "pyarrow": "datasets",
-    "spacy": "presidio_analyzer",
-    "starlette": "fastapi",
-}
+COME_ALONG = {"h11": "uvicorn", "httpx": "huggingface_hub", "pyarrow": "datasets", "starlette": "fastapi"}
+COME_ALONG["spacy"] = "presidio_analyzer"
 
 
 @pytest.fixture
@@ -104,16 +99,18 @@ def test_every_training_script_and_recipe_names_the_driver(
 
 
 @pytest.mark.slow
-def test_fp32_does_not_train_on_the_cpu_unasked(on_machine: Callable[[str], None], trains: Trains) -> None:
-    """transformers refuses bf16 alone there."""
-    on_machine("")
-    assert DRIVERS[""] in trains(RECIPES / "esc_role_qwen1.5_14b.yaml", "--bf16", "false")
-
-
-@pytest.mark.slow
-def test_a_driver_that_is_new_enough_leaves_it_to_torch(on_machine: Callable[[str], None], trains: Trains) -> None:
-    on_machine("580.65.06")
-    assert " finds none: pip install 'esc-eval[gpu]'" in trains(RECIPES / "esc_supporter.yaml")
+@pytest.mark.parametrize(
+    ("driver", "recipe", "more", "problem"),
+    [
+        ("", "esc_role_qwen1.5_14b", ("--bf16", "false"), DRIVERS[""]),  # fp32 too: transformers refuses bf16 alone there
+        ("580.65.06", "esc_supporter", (), " finds none: pip install 'esc-eval[gpu]'"),  # new enough: torch says what lacks
+    ],
+)
+def test_nothing_trains_on_the_cpu_unasked(
+    driver: str, recipe: str, more: tuple[str, ...], problem: str, on_machine: Callable[[str], None], trains: Trains
+) -> None:
+    on_machine(driver)
+    assert problem in trains(RECIPES / f"{recipe}.yaml", *more)
 
 
 @pytest.mark.slow
@@ -162,7 +159,6 @@ def test_a_variable_that_hides_every_gpu_is_named(on_machine: Callable[[str], No
 
 
 def third_party() -> Iterator[tuple[str, str]]:
-    """Every package that a module of the project imports, wherever in it, and that module."""
     for module, path in FILES.items():
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

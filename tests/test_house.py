@@ -169,7 +169,6 @@ ON_CPUS = [
 
 
 def cpu_pins() -> list[Requirement]:
-    """The lines of configs/constraints-cpu.txt."""
     lines = (ROOT / "configs" / "constraints-cpu.txt").read_text().splitlines()
     return [Requirement(line) for line in lines if not line.startswith("#")]
 

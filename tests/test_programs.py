@@ -84,7 +84,6 @@ def test_every_verb_has_a_short_option_for_help(verb: str, capsys: pytest.Captur
 
 @pytest.fixture
 def runs(installed: Path) -> None:
-    """Two run folders, a folder that is none, and a spec."""
     for run in ("mine", "esc_eval/a"):
         (installed / "runs" / run).mkdir(parents=True)
         (installed / "runs" / run / "calls.sqlite").touch()

@@ -88,7 +88,6 @@ NOT_SHUFFLED = {
 
 
 def run(verb: str, *options: object) -> str:
-    """A verb's standard output, in the working directory."""
     name, *rest = verb.split()
     result = CliRunner().invoke(APPS[name], [*rest, *map(str, options)])
     assert result.exception is None or isinstance(result.exception, SystemExit), (verb, result.exception)
@@ -154,7 +153,6 @@ def rows_of(case: str) -> Iterator[str]:
 
 
 def outcome(case: str, folder: Path) -> dict[str, object]:
-    """Standard output and all that is written, by name."""
     written = folder / ("run" if case == "esc-eval report run" else "OUT")
     written.mkdir(exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in written.rglob("*")}

@@ -20,7 +20,6 @@ SAID, ADVICE = "Was davon ist heute am schwersten?", "Drei Tipps: schlafen, esse
 
 
 def files() -> dict[str, str]:
-    """The files that the page shows, by name."""
     return dict(re.findall(r"^`([\w/.-]+)`:\n\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 
 

@@ -148,7 +148,6 @@ def make_clone(folder: Path, flat: bool = False) -> Path:
 
 
 def judge_pack(flat: bool = False) -> str:
-    """The prompt pack of the clone, for its published judge."""
     folder = Path(mkdtemp())
     clone = Checkout("vera_mh", make_clone(folder / "clone", flat))
     return f"{write(folder, pack_of(prompts_of(clone, PERSONAS[0], tree=not flat)))}/"

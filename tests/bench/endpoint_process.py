@@ -60,7 +60,6 @@ def answers(words: int) -> dict[str, list[bytes]]:
 
 
 def response(body: Any, status: str = "200 OK") -> bytes:
-    """A response with a JSON body."""
     raw = orjson.dumps(body)
     return f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw
 

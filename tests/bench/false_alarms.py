@@ -69,7 +69,6 @@ CORPORA = {
 
 
 def document(item: CorpusItem) -> Document:
-    """What is searched of a corpus's item."""
     if isinstance(item, Post):
         return item.id, item.language, "\n".join(filter(None, (item.text, item.reply)))
     if isinstance(item, RolePlay):
@@ -78,7 +77,6 @@ def document(item: CorpusItem) -> Document:
 
 
 def flagged(cards: Sequence[RoleCard], documents: Sequence[Document]) -> float:
-    """The share of the cards, in percent, for which anything is flagged."""
     return 100 * len({match.card_id for match in link(cards, documents) if match.flagged}) / len(cards)
 
 

@@ -95,7 +95,6 @@ class Bench:
         self._console = Console(width=None if sys.stdout.isatty() else 160)
 
     def say(self, line: str) -> None:
-        """One line of progress."""
         self._console.print(f"{self._record['key']}: {line}", highlight=False, markup=False)
 
     def add(
@@ -122,7 +121,6 @@ class Bench:
 
 
 def table_of(record: Mapping[str, Any]) -> Table:
-    """The table of a benchmark's JSON."""
     names = Figure.__dataclass_fields__
     figures = [Figure(**{name: given[name] for name in names if name in given}) for given in record["figures"]]
     where = {"bf16": "", **record["machine"]}  # figures of earlier versions do not say it

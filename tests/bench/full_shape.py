@@ -16,16 +16,8 @@ from data_prep.scores.rank_sft import RankExample
 from serve.checkpoints.places import materialise
 from serve.sizes import ARCHITECTURES
 
-TINY = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 49152,
-    "max_position_embeddings": 512,
-    "dtype": "float32",
-}
+TINY: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4}
+TINY |= {"num_key_value_heads": 2, "vocab_size": 49152, "max_position_embeddings": 512, "dtype": "float32"}
 
 
 @dataclass(frozen=True)
@@ -44,7 +36,6 @@ class Recipe:
 
     @property
     def rows(self) -> int:
-        """Examples a pass."""
         return int(load_yaml(self.file, "recipe")["per_device_train_batch_size"])
 
     def architecture(self, layers: int | None = None) -> dict[str, Any]:
@@ -141,24 +132,14 @@ Made = Iterator[tuple[Record, list[Message]]]
 
 def _role(count: int, length: int, size: Callable[[list[Message]], int]) -> Made:
     """Dialogues that are longer than `length`, which training cuts there."""
-    exchange: list[Message] = [
-        {"role": "user", "content": "How have you been since we last talked about it?"},
-        {
-            "role": "assistant",
-            "content": "Tired. It is on my mind from the morning on, and nobody at home wants to hear of it.",
-        },
-    ]
+    line = "Tired. It is on my mind from the morning on, and nobody at home wants to hear of it."
+    exchange: list[Message] = [{"role": "user", "content": "How have you been?"}, {"role": "assistant", "content": line}]
     for number in range(count):
         messages: list[Message] = [{"role": "system", "content": f"You are person {number}, who worries about work."}]
         need = length - size(messages)
         messages += exchange * (need // (size([*messages, *exchange]) - size(messages)) + 1)
-        given: dict[str, Any] = {
-            "id": f"r{number}",
-            "language": "en",
-            "kind": "support",
-            "source": "gpu-check",
-            "source_id": str(number),
-        }
+        given: dict[str, Any] = {"id": f"r{number}", "language": "en", "kind": "support", "source": "gpu-check"}
+        given |= {"source_id": str(number)}
         given |= {"turns": len(messages) - 1, "tokens": size(messages), "messages": messages}
         yield RoleExample.model_validate(given), messages
 

@@ -71,7 +71,6 @@ class Part:
 
 
 def _shown(figures: Mapping[str, Any]) -> str:
-    """The plain numbers of some figures, bytes as GiB."""
     parts = []
     for name, value in figures.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -218,9 +217,7 @@ def _train(check: Check, part: Part, recipe: Recipe, folder: Path) -> None:
         part.figures["share_of_peak"] = whole["mfu"] * part.figures["tokens_per_second"] / part.plan["tokens_per_second"]
     peak, planned_bytes = part.figures.get("peak_memory_bytes", 0), part.plan["memory_bytes"]["total"]
     if peak > planned_bytes:
-        raise Failed(
-            f"trained, but took {peak / GIB:.1f} GiB where the plan says {planned_bytes / GIB:.1f}: the plan is too low"
-        )
+        raise Failed(f"trained, but took {peak / GIB:.1f} GiB where the plan says {planned_bytes / GIB:.1f}: it is too low")
 
 
 def speed(check: Check, part: Part) -> None:
@@ -253,13 +250,8 @@ def asking(stage: str, run: str, supporter: str = "embedded") -> Callable[[Check
 
     def ask(check: Check, part: Part) -> None:
         folder, config = check.out / run, check.out / f"{run}.yaml"
-        given = load_yaml(DEMO, "config") | {
-            "supporters": [supporter],
-            "languages": ["en"],
-            "out": str(folder),
-            "floors": False,
-        }
-        given["limit"] = 16 if check.gpu else 1
+        given = load_yaml(DEMO, "config") | {"supporters": [supporter], "languages": ["en"], "out": str(folder)}
+        given |= {"floors": False, "limit": 16 if check.gpu else 1}
         given.pop("gold", None)
         write_json(config, given)  # JSON is YAML
         if stage == "simulate":
@@ -288,7 +280,6 @@ def throughput(stage: Mapping[str, Any]) -> dict[str, float]:
 
 
 def large(check: Check, part: Part) -> None:
-    """Dialogues of a 7B, if the hub's cache has it."""
     from huggingface_hub import try_to_load_from_cache
 
     repository = load_spec(LARGE).checkpoint or ""

@@ -4,7 +4,7 @@ import sys
 import tempfile
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,14 +31,8 @@ def merging(folder: Path, url: str, parts: int, size: int, concurrency: int, exc
     page = {"page": merged / "report.html", "report.json": merged / "report.json"}
     sizes = {f"{name}, MB": path.stat().st_size / 1e6 for name, path in page.items()}
     beside = [path.stat().st_size / 1e6 for path in (merged / "report_transcripts").glob("*")]
-    return {
-        "s": seconds,
-        "CPU, s": cpu,
-        "peak memory, MB": peak,
-        **sizes,
-        "files beside the page": len(beside),
-        "files beside the page, MB": sum(beside),
-    }
+    took = {"s": seconds, "CPU, s": cpu, "peak memory, MB": peak}
+    return took | sizes | {"files beside the page": len(beside), "files beside the page, MB": sum(beside)}
 
 
 def slopes(peaks: dict[int, float]) -> dict[int, float]:
@@ -57,14 +51,8 @@ def main(
 ) -> None:
     """(d) Growth: time and memory a dialogue at 100, 1,000 and 10,000 dialogues, and the resume of the largest."""
     sizes = sizes or [100, 1_000, 10_000]
-    bench = Bench(
-        "growth",
-        "(d) Growth: runs of more and more dialogues",
-        sizes=sizes,
-        concurrency=concurrency,
-        latency=LATENCY,
-        exchanges=exchanges,
-    )
+    options: dict[str, Any] = {"sizes": sizes, "concurrency": concurrency, "latency": LATENCY, "exchanges": exchanges}
+    bench = Bench("growth", "(d) Growth: runs of more and more dialogues", **options)
     seconds: dict[int, float] = {}
     cpu: dict[int, float] = {}
     peaks: dict[int, float] = {}

@@ -222,7 +222,6 @@ def true_variance(name: str, judges: int) -> float | None:
 
 
 def component_studies(design: Design, samples: int, seed: int = 0) -> list[Components]:
-    """The components of so many runs."""
     rng = _generator(design, seed)
     return [components(observed(design, rng)) for _ in range(samples)]
 
@@ -329,7 +328,6 @@ def held(estimates: list[Estimate], truth: float) -> float:
 
 
 def tau_coverage(shape: Rankings, samples: int, bounds: Bounds = tau) -> float:
-    """The share of studies whose bounds hold the true tau."""
     truth, found = tau_intervals(shape, samples, bounds)
     return held(found, truth)
 

@@ -46,15 +46,8 @@ def judged(folder: Path, spec: Path, url: str, method: str, dialogues: list[Dial
     """Score these dialogues into a new run folder: (seconds, verdicts)."""
     file = folder / "given.jsonl"
     write_jsonl(file, dialogues)
-    config = EvalConfig(
-        seeker=str(spec),
-        judge=str(spec),
-        languages=["en"],
-        concurrency=64,
-        endpoints={NAME: url},
-        out=str(folder),
-        **SETTINGS[method],
-    )
+    given = {"seeker": str(spec), "judge": str(spec), "languages": ["en"], "endpoints": {NAME: url}, "out": str(folder)}
+    config = EvalConfig.model_validate(given | {"concurrency": 64} | SETTINGS[method])
     started = time.perf_counter()
     with open_run(folder) as run, Runner(run, resolve_config(config), Console(file=io.StringIO())) as runner:
         outcome = pipeline.score(runner, file)

@@ -16,12 +16,8 @@ from tests.bench.claims import Claim, coverage, false_alarms, levels
 from tests.evalsuite.records import RUBRIC, make_dialogue, make_judgement
 
 EXCHANGEABLE = (
-    ("floor", 3, 12, 7),
-    ("middle", 3, 12, 1),
-    ("ceiling", 3, 30, 7),
-    ("floor", 20, 12, 7),
-    ("middle", 20, 60, 7),
-    ("ceiling", 20, 60, 1),
+    *(("floor", 3, 12, 7), ("middle", 3, 12, 1), ("ceiling", 3, 30, 7)),
+    *(("floor", 20, 12, 7), ("middle", 20, 60, 7), ("ceiling", 20, 60, 1)),
 )
 CONSTANT = (("floor", 12, 1), ("floor", 12, 7), ("low", 12, 7), ("high", 12, 7), ("ceiling", 30, 7), ("middle", 8, 7))
 LARGE = 40_000  # cards of which a population's mean is taken

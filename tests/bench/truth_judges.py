@@ -6,6 +6,7 @@ again. Verdicts on one card go together, in what they are and in what they get w
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.stats import norm
@@ -67,20 +68,9 @@ def faultless(rng: np.random.Generator, cards: int, each: int, probed: int) -> J
                 value = value - 1 if variant.startswith(FLOOR) else value + (luck or int(rng.choice((-1, 1)))) * moved
                 verdict = make_judgement(dialogue.id, dimension, min(max(value, 0), 4), condition={"variant": variant})
                 asked.append(verdict)
-    return JudgeCardInput(
-        judge="j",
-        dialogues=dialogues,
-        gold=scores,
-        on_gold=verdicts,
-        probed_dialogues=few,
-        probed=asked,
-        rubric=RUBRIC,
-        mode="native",
-        synthetic=False,
-        config=CONFIG,
-        versions={},
-        facts=(),
-    )
+    given: dict[str, Any] = {"dialogues": dialogues, "gold": scores, "on_gold": verdicts, "rubric": RUBRIC, "config": CONFIG}
+    given |= {"probed_dialogues": few, "probed": asked, "synthetic": False, "versions": {}, "facts": ()}
+    return JudgeCardInput(judge="j", mode="native", **given)
 
 
 def told(

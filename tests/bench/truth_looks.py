@@ -22,21 +22,12 @@ from tests.bench.figures import OUT, OutOption
 
 DIMENSIONS = 7
 ALIKE = (
-    ("low and high", 3, 18),
-    ("floor", 2, 18),
-    ("floor", 3, 18),
-    ("middle", 2, 18),
-    ("middle", 3, 50),
-    ("high", 10, 18),
-    ("ceiling", 3, 18),
+    *(("low and high", 3, 18), ("floor", 2, 18), ("floor", 3, 18), ("middle", 2, 18), ("middle", 3, 50)),
+    *(("high", 10, 18), ("ceiling", 3, 18)),
 )
 APART = (
-    ("low and high", 10.0, 18),
-    ("floor", 10.0, 18),
-    ("middle", 5.0, 18),
-    ("middle", 10.0, 50),
-    ("high", 10.0, 18),
-    ("ceiling", 5.0, 18),
+    *(("low and high", 10.0, 18), ("floor", 10.0, 18), ("middle", 5.0, 18), ("middle", 10.0, 50)),
+    *(("high", 10.0, 18), ("ceiling", 5.0, 18)),
 )
 _LARGE = 20_000  # cards of which a population's means are taken
 

@@ -158,12 +158,8 @@ def test_the_setup_makes_a_python_311_and_installs_the_pinned_set(path: Path, tm
     (bin := tmp_path / ".local" / "bin").mkdir(parents=True)
     (tmp_path / "certifi.txt").write_text("certifi\n")  # as configs/constraints-gpu.txt says
     uv = UV.format(notes=tmp_path / "notes", override=tmp_path / "certifi.txt", real=Path(sys.executable).parent / "uv")
-    for name, text in {
-        "uv": uv,
-        "python3": "#!/bin/sh\nexit 9\n",
-        "python": "#!/bin/sh\nexit 9\n",
-        "gcc": "#!/bin/sh\n",
-    }.items():
+    fails = "#!/bin/sh\nexit 9\n"
+    for name, text in {"uv": uv, "python3": fails, "python": fails, "gcc": "#!/bin/sh\n"}.items():
         (bin / name).write_text(text)
         (bin / name).chmod(0o755)
     environment = os.environ | {"HOME": str(tmp_path)}
