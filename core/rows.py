@@ -50,11 +50,16 @@ class RowModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _null_is_absence(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        fields = [(field.validation_alias or name, field) for name, field in cls.model_fields.items()]
-        optional = {name for name, field in fields if isinstance(name, str) and not field.is_required()}
-        return {key: entry for key, entry in value.items() if entry is not None or key not in optional}
+        return without_nulls(cls, value)
+
+
+def without_nulls(model: type[BaseModel], value: Any) -> Any:
+    """An object without the nulls of a model's optional fields; any other value unchanged."""
+    if not isinstance(value, dict):
+        return value
+    fields = [(field.validation_alias or name, field) for name, field in model.model_fields.items()]
+    optional = {name for name, field in fields if isinstance(name, str) and not field.is_required()}
+    return {key: entry for key, entry in value.items() if entry is not None or key not in optional}
 
 
 class Malformed(Exception):
@@ -289,7 +294,7 @@ def read_table(path: Path, model: type[M], what: str, each: Callable[[str, M], N
                 if isinstance(row.value, Malformed):
                     raise row.value
                 try:
-                    record = model.model_validate(row.value)
+                    record = model.model_validate(without_nulls(model, row.value))
                 except ValidationError as error:
                     cells = {str(place["loc"][0]): str(place["input"]) for place in error.errors() if place["loc"]}
                     hints = {field: changed_cell(cell) for field, cell in cells.items()}

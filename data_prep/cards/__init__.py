@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from functools import cached_property, lru_cache
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -166,7 +167,9 @@ def _fields_of(headings: Sequence[str], where: Path | str, faults: Faults, given
     if headings and "problem" not in fields.values():
         wrong.append(f"no column problem (found: {shortened(', '.join(columns))})")
     if wrong and isinstance(where, Path):
-        wrong.append(f"to map: esc-data cards import {where} --map problem=Situation --out DIR (none=Notes leaves one out)")
+        wrong.append(
+            f"to map: esc-data cards import {quote(str(where))} --map problem=Situation --out DIR (none=Notes leaves one out)"
+        )
     faults.found += [f"{where}: {problem}" for problem in wrong]
     return fields
 

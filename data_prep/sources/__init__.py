@@ -25,7 +25,7 @@ from core.files import CONFIGS, check_unique, explain, first_object, json_line, 
 from core.ledger import Build, BuildStep
 from core.options import name_and_value
 from core.records import Language, Role, SupportDialogue
-from core.rows import MALFORMED, CorpusFacts, CorpusItem, CorpusReader, CorpusRow, ReadCorpus, Source
+from core.rows import MALFORMED, CorpusFacts, CorpusItem, CorpusReader, CorpusRow, ReadCorpus, RowModel, Source
 from core.settings import Settings, read_yaml
 from data_prep.sources.play import play
 from data_prep.sources.posts import post
@@ -38,7 +38,7 @@ Said = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Id = Annotated[str, Field(min_length=1, max_length=100)]
 
 
-class _Form(BaseModel):
+class _Form(RowModel):
     """Unknown fields are errors here: in a published corpus they may be noise, in the user's own a misspelling loses data."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)

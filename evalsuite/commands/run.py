@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -174,7 +175,7 @@ def run(
 
             report_run(opened, console, outcomes)
         elif scored and resolved.shard is None:
-            _say(f"the report does not have these verdicts yet: `esc-eval report {opened.folder}` writes it")
+            _say(f"the report does not have these verdicts yet: `esc-eval report {quote(str(opened.folder))}` writes it")
     _finish(resolved, simulated, outcomes)
 
 

@@ -4,6 +4,7 @@
 import asyncio
 import os
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import aiohttp
@@ -161,4 +162,7 @@ def init(
         raise UserError(f"{folder}: {', '.join(existing)}: exists already and is not replaced: choose another folder")
     for name in FILES:
         write_bytes(folder / name, read_bytes(EXAMPLE / name, "example"))
-    console.print(f"written: {', '.join(FILES)}\nesc-eval run --config {folder}/config.yaml --model NAME@URL", soft_wrap=True)
+    console.print(
+        f"written: {', '.join(FILES)}\nesc-eval run --config {quote(str(folder / 'config.yaml'))} --model NAME@URL",
+        soft_wrap=True,
+    )

@@ -125,6 +125,14 @@ def test_what_a_spreadsheet_made_of_a_text_is_told_as_that(cell: object, tmp_pat
         read_filled(tmp_path / "s.xlsx", LAYOUT, {"c1": "1-2"}, "card", lambda key, row: key)
 
 
+def test_null_in_an_optional_field_of_json_lines_is_absence(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text('{"item": "i", "a": "x", "b": "y", "annotator": "anna", "verdict": "a"}\n')
+    expected = read_comparisons([tmp_path / "c.jsonl"])
+    nulls = ", ".join(f'"{name}": null' for name in ("question", "degree", "order"))
+    (tmp_path / "c.jsonl").write_text(f'{{"item": "i", "a": "x", "b": "y", "annotator": "anna", "verdict": "a", {nulls}}}\n')
+    assert read_comparisons([tmp_path / "c.jsonl"]) == expected
+
+
 def test_held_dialogues_choices_and_ratings_go_through_the_same_reader(tmp_path: Path) -> None:
     held = "situation;supporter;language;role;text\ns1;alpha;en;seeker;hi\ns1;alpha;en;supporter;well\n"
     (tmp_path / "h.csv").write_bytes(held.encode("utf-16"))

@@ -233,17 +233,18 @@ def test_json_is_utf_8_in_any_locale(tmp_path: Path) -> None:
 
 
 def test_what_it_writes_runs_at_once(esc_eval: EscEval, capsys: pytest.CaptureFixture[str]) -> None:
-    assert esc_eval("init", "work/mine") == (0, "")
+    assert esc_eval("init", "my work/mine") == (0, "")
+    assert "esc-eval run --config 'my work/mine/config.yaml' --model" in capsys.readouterr().out
     with Endpoint() as endpoint:
-        line = ("run", "--config", "work/mine/config.yaml", "--model", f"my-model@{endpoint.url}", "--out", "run")
+        line = ("run", "--config", "my work/mine/config.yaml", "--model", f"my-model@{endpoint.url}", "--out", "run")
         assert esc_eval(*line) == (0, "")
-    prompt = Path("work/mine/prompt.txt").read_text().strip()
+    prompt = Path("my work/mine/prompt.txt").read_text().strip()
     assert sum(body["messages"][0]["content"] == prompt for body in endpoint.requests) == 4 * 4
     cards = [json.loads(line) for line in Path("run/cards.jsonl").read_text().splitlines()]
     assert len(cards) == 4 and {card["source"] for card in cards} == {"cards"}
     report = Path("run/report.md").read_text()
     assert all(name in report for name in ("my-model.prompt", "silent", "parrot", "lecture"))
-    rubric = load_rubric("work/mine/rubric.yaml")
+    rubric = load_rubric("my work/mine/rubric.yaml")
     judged = {json.loads(line)["dimension"] for line in Path("run/judgements.jsonl").read_text().splitlines()}
     assert judged == set(rubric.dimensions) and len(judged) == 4
 

@@ -45,6 +45,11 @@ def read(path: Path, strict: bool = True) -> list[CorpusItem]:
     return read_source(name, place, Build(path.parent / "out", "test"), QUIET, strict)
 
 
+def test_null_in_an_optional_field_is_absence(tmp_path: Path) -> None:
+    optional = dict.fromkeys(("situation", "problem", "emotion", "age", "gender", "occupation"))
+    assert read(lines(tmp_path / "a.jsonl", HEAD, TALK | optional)) == read(lines(tmp_path / "b.jsonl", HEAD, TALK))
+
+
 def example(path: Path) -> Path:
     """The documents' example as a file."""
     (block,) = re.findall(r"```jsonl\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
