@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -124,16 +125,13 @@ def rate(choices: Sequence[Choice], points: Callable[[Choice], float]) -> Estima
     return mean_over_items(read, lambda vote: 100 * points(vote), 100 * SHARES)
 
 
-def _points(system: str) -> Callable[[Choice], float]:
-    def points(vote: Choice) -> float:
-        return 0.5 if vote.verdict == "tie" else float((vote.a if vote.verdict == "a" else vote.b) == system)
-
-    return points
+def _points(system: str, vote: Choice) -> float:
+    return 0.5 if vote.verdict == "tie" else float((vote.a if vote.verdict == "a" else vote.b) == system)
 
 
 def _counts(choices: Sequence[Choice], system: str, items: str) -> dict[str, Cell]:
     """How one system fared in these votes."""
-    points = _points(system)
+    points = partial(_points, system)
     read = Counter(points(vote) for vote in choices if vote.verdict is not None)
     degrees = [vote for vote in choices if vote.degree is not None]
     most = max((abs(vote.degree or 0.0) for vote in degrees), default=0.0)
@@ -157,7 +155,7 @@ def strengths_of(choices: Sequence[Choice], systems: Sequence[str]) -> tuple[Str
     fitted = strengths(
         [vote.item for vote in read],
         np.array([[systems.index(name) for name in vote.systems] for vote in read], dtype=np.intp).reshape(-1, 2),
-        np.array([_points(vote.a)(vote) for vote in read]),
+        np.array([_points(vote.a, vote) for vote in read]),
         len(systems),
     )
     if fitted is None:

@@ -118,11 +118,6 @@ class ModelResult:
         datasets = [node for node in self.root.walk() if node.layer == "dataset"]
         return [f"{node.label}, {m.label}" for node in datasets for m in node.children if m.measured and not m.weight]
 
-    @property
-    def covered(self) -> frozenset[str]:
-        """The paths of the scores given: of methods, and of nodes scored as a whole."""
-        return frozenset(node.path for node in self.root.walk() if not node.children and len(node.values))
-
 
 def aggregate(
     benchmark: Benchmark, scores: ModelScores, missing: Missing = "null", weights: WeightFactors | None = None
@@ -255,7 +250,8 @@ def comparable(results: Sequence[ModelResult]) -> list[ModelResult]:
     complete = [result for result in results if result.gated is not None]
     if complete:
         return [result for result in complete if result.passed is not False]
-    if len({result.covered for result in results}) > 1:
+    given = [{node.path for node in result.root.walk() if not node.children and len(node.values)} for result in results]
+    if any(paths != given[0] for paths in given):
         return []
     return [result for result in results if result.root.partial is not None and result.passed is not False]
 
