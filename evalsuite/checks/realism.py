@@ -170,8 +170,7 @@ def told_apart(people: Sequence[Dialogue], seekers: Sequence[Dialogue]) -> Estim
     """The share of lines (%) that a classifier gives to the right side, both sides weighted equally; n counts the lines.
 
     Logistic regression on runs of one to three characters, tested on other cards than those it was trained on (`FOLDS` folds).
-    The interval draws cards whole and is widened for what the folds share. None with fewer than `FOLDS` cards on a side.
-    """
+    The interval draws cards whole and is widened for what the folds share. None with fewer than `FOLDS` cards on a side."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedGroupKFold, cross_val_predict

@@ -90,8 +90,7 @@ def report_run(
 
     `more` makes further tables; `beside` may put a paper's figures beside ours; with `wandb`, tables and charts go there too.
     Everything is written before it is printed: a reader who stops listening (`| head`) costs no file. Raises `UserError` when
-    the folder holds no judgements yet.
-    """
+    the folder holds no judgements yet."""
     content = content_of(run, made)
     lost = any(dialogue.lost for dialogue in content.tally.dialogues) or any(verdict.lost for verdict in content.tally.verdicts)
     if not lost and not any(stage.get("unfinished") for stage in run.timing().values()):  # a budget ended it

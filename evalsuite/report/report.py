@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import orjson
 import yaml
@@ -45,14 +45,6 @@ UNSCORED = "{0} has no judgements yet: run `esc-eval run --only score --config C
 PLUMBING = "Plumbing: scores that involve the embedded 135M model say nothing about quality."
 
 
-class Section(NamedTuple):
-    """A heading of the report with its tables; `label` is a warning about all of them."""
-
-    title: str
-    tables: list[Table]
-    label: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class ReportContent:
     """The content of a report.
@@ -65,8 +57,7 @@ class ReportContent:
 
     `warnings` are further sentences for the summary, `further_facts` further lines on what was run. `alarms` come before
     everything else. `risks` maps dialogue id → place of a turn → what it is about: those transcripts are behind a content
-    warning. `texts` are the supporters' system messages. `records` go beside the tables as JSON lines, by the file's name.
-    """
+    warning. `texts` are the supporters' system messages. `records` go beside the tables as JSON lines, by the file's name."""
 
     title: str
     framework: str
@@ -91,14 +82,14 @@ class ReportContent:
     texts: Sequence[TextDiff] = ()
 
     @property
-    def sections(self) -> list[Section]:
-        """The report's headings with their tables; tables without a section come last."""
-        groups = group_by(self.tables, lambda table: table.section)
-        label = SYNTHETIC_GOLD if self.synthetic_gold else ""
-        return [
-            Section(name or "Further tables", groups[name], label if name == AGREEMENT else "")
-            for name in sorted(groups, key=lambda name: not name)
-        ]
+    def sections(self) -> dict[str, list[Table]]:
+        """Heading → its tables; tables without a section come last."""
+        groups = group_by(self.tables, lambda table: table.section or "Further tables")
+        return {name: groups[name] for name in sorted(groups, key=lambda name: name == "Further tables")}
+
+    def label(self, heading: str) -> str:
+        """A warning about all tables under a heading."""
+        return SYNTHETIC_GOLD if self.synthetic_gold and heading == AGREEMENT else ""
 
     @cached_property
     def beliefs(self) -> dict[str, tuple[bool, str]]:
@@ -255,11 +246,10 @@ def _markdown(content: ReportContent) -> str:
     parts = markdown_head(content.title, [*content.alarmed, *alarms, *content.findings], content.cautions)
     parts += ["", "## Run", ""]
     parts += [f"- {name}: {escape_markdown(text)}" for name, text in content.facts]
-    for section in content.sections:
-        if section.tables:
-            parts += ["", f"## {escape_markdown(section.title)}", ""]
-            parts += [f"> {section.label}", ""] if section.label else []
-            parts += ["\n".join(to_markdown(table) for table in section.tables).rstrip()]
+    for heading, tables in content.sections.items():
+        parts += ["", f"## {escape_markdown(heading)}", ""]
+        parts += [f"> {label}", ""] if (label := content.label(heading)) else []
+        parts += ["\n".join(map(to_markdown, tables)).rstrip()]
     parts += ["", "## System prompts", *markdown_texts(content.texts)] if content.texts else []
     if content.config:
         fingerprints = content.config.get("fingerprints", {})

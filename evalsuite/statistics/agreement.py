@@ -154,8 +154,7 @@ def agreement(judgements: Sequence[Judgement], gold: Sequence[HumanScore], clust
 
     Every dimension has `FIGURES`, `n`, `read`, `lost` (with a server; counted in no other figure), `gold_rounded`, and those of
     `interval_figures`. Figures over readable verdicts (kappa, Spearman and ECE among them) are None when nothing could be read;
-    kappa is also None where a verdict lies between two scores, and ECE where a readable verdict has no probabilities.
-    """
+    kappa is also None where a verdict lies between two scores, and ECE where a readable verdict has no probabilities."""
     result: dict[str, Any] = {}
     lost = Counter[tuple[str, str]]((j.language, j.dimension) for j in judgements if j.lost)
     for language, dimensions in paired(judgements, gold).items():

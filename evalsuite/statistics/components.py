@@ -140,8 +140,7 @@ def _henderson(scores: Floats, effects: Sequence[Codes]) -> Floats:
     """Variance components of the effects, the last of which has a level for every score.
 
     For each effect the sum over its levels of (sum of scores)² / n is set equal to its expectation: n µ², and for each
-    component the sum over levels of Σ n_ab² / n_a, where n_ab counts scores on level a of one effect and b of the other.
-    """
+    component the sum over levels of Σ n_ab² / n_a, where n_ab counts scores on level a of one effect and b of the other."""
     total, centred = len(scores), scores - scores.mean()  # the mean cancels, and large numbers would lose digits
     constant = np.zeros(total, dtype=np.int64)
     rows, sums = [], []
@@ -344,8 +343,7 @@ class Looks:
         """The level of tests and intervals at each look: 1 minus the error rate of a single test.
 
         With B a Brownian motion and t the share of the cards, P(|B(t)| / √t exceeds the bound of this look, but of no earlier
-        one) is 5 % of the share of new cards. The density of B within all bounds is carried from look to look on a grid.
-        """
+        one) is 5 % of the share of new cards. The density of B within all bounds is carried from look to look on a grid."""
         shares = np.array(self.cards) / self.cards[-1]
         grid = np.linspace(-_REACH, _REACH, _STEPS)
         step, levels = grid[1] - grid[0], []

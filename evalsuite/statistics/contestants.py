@@ -162,8 +162,7 @@ def contestants_of(
 
     A dialogue's repeats and turns are averaged first; trials with identical texts are one dialogue. Scores are mapped to 0
     (worst) to 100 (best) of their dimension's scale.
-    Raises `UserError` for a judgement of a dialogue that is not among `dialogues`, or one that does not fit the rubric.
-    """
+    Raises `UserError` for a judgement of a dialogue that is not among `dialogues`, or one that does not fit the rubric."""
     by_id = {dialogue.id: dialogue for dialogue in dialogues}
     texts = {dialogue.id: tuple(turn.text for turn in dialogue.turns) for dialogue in dialogues}
     first_draw = first_draws(dialogues)

@@ -46,8 +46,7 @@ class Difference:
 
     Means are over the shared cards, those on which both have a readable verdict: the n of `estimate`. If they share none, each
     is over its own cards, n counts both, and the test is `unpaired`. `holm` is p after Holm's correction over its family, and
-    `holds` whether it is significant; all three are None if nothing was tested.
-    """
+    `holds` whether it is significant; all three are None if nothing was tested."""
 
     first: int
     second: int
@@ -83,8 +82,7 @@ def within_strata(sums: Floats, counts: Floats, strata: NDArray[np.intp] | None)
 
     Its number of cards is fixed by design, so differences between strata are no error of the mean (Cochran 1977, section 5.3).
     Removing them leaves the mean as it is. The remainder is stretched by √((n − 1) / (n − strata)), since each stratum's mean
-    was estimated. Columns in which a stratum has one card are left as they are, which is conservative.
-    """
+    was estimated. Columns in which a stratum has one card are left as they are, which is conservative."""
     cards = (counts > 0).sum(axis=0)
     if strata is None or not strata.any():
         return sums, np.minimum(cards, 1)
@@ -104,8 +102,7 @@ def card_estimates(
 
     `sums` and `counts` are of a card's observations (dialogues); `readable` counts each contestant's observations on any
     dimension: the n of its average. A dimension without observations has mean None, and one with a single card no interval; nor
-    does the average over it.
-    """
+    does the average over it."""
     levels = levels if design.levels is None else design.levels
     sums, _ = within_strata(sums, counts, design.strata)
     sums, counts = _together(sums, design.clusters), _together(counts, design.clusters)

@@ -108,8 +108,7 @@ def length_biases(judged: Sequence[Replies], golden: Sequence[Replies]) -> list[
     Longer replies may be better, and gold then says so too. A judge's errors shrink its correlation, so a fair judge that is no
     more reliable than gold does not exceed gold's. If longer replies are worse, errors raise it towards 0: so the judge's own
     must lie above 0 as well, and p is the larger of both. A partial correlation given gold does not help, since gold has errors
-    of its own (a fair judge was found at fault in 16 to 35 of 100 simulated studies).
-    """
+    of its own (a fair judge was found at fault in 16 to 35 of 100 simulated studies)."""
     biases = []
     golden_parts = {(own.language, own.supporter): own for own in golden}
     for language, group in group_by(judged, lambda own: own.language).items():

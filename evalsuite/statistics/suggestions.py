@@ -154,8 +154,7 @@ def weights_together(before: Floats, chance: Floats, size: int) -> tuple[Floats,
     from the remainder of `size` dialogues.
 
     The old weights give an unbiased mean, and so do weights of 1 for the old dialogues with the new ones at 1 / chance, and any
-    mixture of both; this one gives all the same weight if both rounds are random choices.
-    """
+    mixture of both; this one gives all the same weight if both rounds are random choices."""
     old, new = len(before), len(chance)
     if not old or not new:
         return before, 1 / chance

@@ -105,8 +105,8 @@ def test_labels_are_shown_when_they_apply_and_only_then(tmp_path: Path) -> None:
             assert (PLUMBING in text) is expected
             assert (SYNTHETIC_GOLD in text) is expected
     sections = make_content().sections
-    assert [s.title for s in sections if s.label == SYNTHETIC_GOLD] == [AGREEMENT]
-    drawn = {table.key for section in sections if section.title == AGREEMENT for table in section.tables}
+    assert [heading for heading in sections if make_content().label(heading) == SYNTHETIC_GOLD] == [AGREEMENT]
+    drawn = {table.key for table in sections[AGREEMENT]}
     captions = [chart.caption for chart in make_content().charts if chart.after in drawn]
     assert len(captions) == 5 and all(SYNTHETIC_GOLD in caption for caption in captions)
 
@@ -135,8 +135,7 @@ def test_sections_follow_the_tables_and_charts_stand_with_theirs(tmp_path: Path)
     content = make_content()
     extra = Table("odd", "Something else", ("a",), ((1,),))
     content = replace(content, tables=[extra, *content.tables])
-    sections = content.sections
-    assert [s.title for s in sections] == ["Scores", BREAKDOWNS, "Agreement", "Terminations", "Costs", "Further tables"]
+    assert [*content.sections] == ["Scores", BREAKDOWNS, "Agreement", "Terminations", "Costs", "Further tables"]
     shown = [
         attributes.get("download") or attributes.get("data-chart") for _, attributes in built(tmp_path, content)[0].elements
     ]
@@ -190,7 +189,7 @@ def test_no_agreement_no_judgements_no_config(tmp_path: Path) -> None:
     bare = replace(content, agreement=None, config={}, timing={}, **endings)  # type: ignore[arg-type]
     page, source = built(tmp_path, bare)
     assert "Configuration" not in " ".join(page.text)
-    assert [s.title for s in bare.sections] == ["Terminations"]
+    assert [*bare.sections] == ["Terminations"]
     assert "agreement-" not in source.split('id="chart-data"')[1][:2000]
 
 
