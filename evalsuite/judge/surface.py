@@ -42,9 +42,6 @@ FEATURES = (
     "repeats",
     "questions",
 )
-_WORD = re.compile(r"\w+(?:['’]\w+)*")
-_SIGN = re.compile(r"\S")
-_QUESTION = re.compile(r"[?？]")
 
 LanguageDimension = tuple[Language, str]
 
@@ -107,7 +104,7 @@ def features(dialogue: Dialogue) -> list[float]:
     def words(text: str) -> list[str]:
         if dialogue.language not in PAPER_LANGUAGES:
             return cut(text, dialogue.language)
-        return (_WORD if dialogue.language == "en" else _SIGN).findall(text.lower())
+        return re.findall(r"\w+(?:['’]\w+)*" if dialogue.language == "en" else r"\S", text.lower())
 
     turns = {role: [words(t.text) for t in dialogue.turns if t.role == role] for role in ("supporter", "seeker")}
     replies = [" ".join(turn.text.lower().split()) for turn in dialogue.turns if turn.role == "supporter"]
@@ -115,7 +112,7 @@ def features(dialogue: Dialogue) -> list[float]:
     for side in turns.values():
         lengths = [*map(len, side)] or [0]
         row += [float(np.mean(lengths)), float(min(lengths)), float(max(lengths)), float(np.std(lengths))]
-    questions = sum(len(_QUESTION.findall(reply)) for reply in replies)
+    questions = sum(reply.count("?") + reply.count("？") for reply in replies)
     row += [distinct(turns["supporter"], n) or 0.0 for n in (1, 2)]
     row += [float(len(replies) - len(set(replies))), questions / max(1, len(replies))]
     return row

@@ -27,7 +27,7 @@ _Place = tuple[Language, str, int]  # a language, a card with its contents, a tr
 
 def read_runs(folders: Sequence[Path], least: int = 2, judge: str | None = None) -> list[RunRecords]:
     """The records of at least `least` scored run folders, named by their folders (by their paths if names are equal). Raises
-    `UserError` for a folder that is given twice or is not a whole scored run, and like `judgement_sets.chosen_set`."""
+    `UserError` for a folder that is given twice or is not a whole scored run, and like `contents.chosen_set`."""
     check_unique("runs", (str(folder.resolve()) for folder in folders), "folders")
     if len(folders) < least:
         raise UserError("a comparison needs at least two run folders: name another")

@@ -117,15 +117,6 @@ def test_what_fits_together_is_up_together_and_gives_the_same_as_phases_and_turn
 
 
 @pytest.mark.usefixtures("no_report")
-def test_variants_of_a_model_share_its_server(on: Callable[[str], Path], esc_eval: EscEval) -> None:
-    log = on("4x80")
-    variants = ("--set", "variants.warm.temperature=0.7", "--set", "variants.kind.system=Be kind.")
-    assert esc_eval("run", "--config", "c.yaml", *variants) == (0, "")
-    assert sorted(line for line in happened(log) if "up" in line) == ["judge up", "one up", "seeker up", "two up"]
-    assert asked(log) == {"seeker": 24, "one": 12, "two": 12, "judge": 12}
-
-
-@pytest.mark.usefixtures("no_report")
 def test_shares_go_by_need_and_what_servers_say_is_kept(on: Callable[[str], Path], esc_eval: EscEval, tmp_path: Path) -> None:
     log = on("2x80")
     assert esc_eval("run", "--only", "simulate", "--config", "c.yaml") == (0, "")
