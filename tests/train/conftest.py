@@ -24,7 +24,7 @@ from data_prep.scores.rank_sft import RankExample
 from serve.checkpoints.places import materialise
 from tests.conftest import Program
 from tests.train.gloo import PROCESSES
-from train.recipes import parse_recipe
+from train.recipes import Recipe, parse_recipe
 from train.run import checkpoint_problem
 
 ROOT = CONFIGS.parent
@@ -243,8 +243,8 @@ def weights(out: Path) -> dict[str, Any]:
     return load_file(out / "adapter" / "adapter_model.safetensors")
 
 
-def untrained(main: Callable[[Any], None], recipe: Any) -> Any:
-    """The trainer that a script makes, at the moment when it would begin to train."""
+def untrained(recipe: Recipe[Any]) -> Any:
+    """The trainer that the recipe's script makes, at the moment when it would begin to train."""
     from trl import SFTTrainer
 
     class Made(Exception):
@@ -257,7 +257,7 @@ def untrained(main: Callable[[Any], None], recipe: Any) -> Any:
         raise Made
 
     with patch.object(SFTTrainer, "train", train), pytest.raises(Made):
-        main(recipe)
+        importlib.import_module(f"train.esc_{recipe.task}").main(recipe)
     return trainers[0]
 
 
@@ -292,6 +292,12 @@ def write_recipe(path: Path, task: str, base: Path, data: dict[str, str], out: P
     }
     path.write_bytes(orjson.dumps(recipe))  # JSON is YAML
     return path
+
+
+def made_recipe(folder: Path, task: Any, base: Path, data: dict[str, str], out: Any = "out", **settings: object) -> Recipe[Any]:
+    """A recipe in a folder, as its script reads it."""
+    path = write_recipe(folder / "r.yaml", task, base, data, folder / out, **settings)
+    return parse_recipe(task, ["--config", str(path)])
 
 
 @pytest.fixture

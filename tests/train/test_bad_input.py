@@ -17,11 +17,11 @@ from core.errors import UserError
 from core.files import CONFIGS, locked, write_json
 from core.specs import load_spec
 from data_prep.role_play.examples import RoleExample
-from tests.train.conftest import losses, role_examples, train, weights, write_data, write_recipe
+from tests.train.conftest import losses, made_recipe, role_examples, train, weights, write_data, write_recipe
 from train import esc_rank, esc_role
 from train.example_files import read_role
 from train.examples import Prepared, encode, prepare_role
-from train.recipes import ARGUMENTS, IDLE, NOT_SETTINGS, parse_recipe, training_config
+from train.recipes import ARGUMENTS, IDLE, NOT_SETTINGS, training_config
 from train.run import DATA_FILES, PATHS, checkpoint_problem, open_output
 
 pytestmark = pytest.mark.slow
@@ -226,11 +226,10 @@ def test_a_named_checkpoint_has_to_be_whole(refused: Callable[..., str], tmp_pat
     assert f"resume_from_checkpoint: cannot resume from {place}: optimizer.pt is cut off; name an older one" in message
 
 
-def claim(folder: Path, base: str, data: Path, **settings: Any) -> None:
+def claim(folder: Path, base: str, data: Path) -> None:
     """What both scripts do before the model is loaded."""
     files = {f"{name}_file": str(data / f"{name}.jsonl") for name in ("train", "valid")}
-    path = write_recipe(folder / "recipe.yaml", "role", Path(base), files, folder / "out", **settings)
-    recipe = parse_recipe("role", ["--config", str(path)])
+    recipe = made_recipe(folder, "role", Path(base), files)
     open_output(recipe, *(Prepared(Path(file), read_role(Path(file)), []) for file in files.values()))
 
 

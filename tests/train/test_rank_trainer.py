@@ -12,7 +12,17 @@ from core.files import write_jsonl
 from core.records import HumanScore, Judgement
 from evalsuite.statistics.agreement import agreement
 from serve.checkpoints.internlm2 import Heads, convert_adapter, write_fused
-from tests.train.conftest import losses, per_dimension, rank_examples, train, untrained, weights, write_data, write_recipe
+from tests.train.conftest import (
+    losses,
+    made_recipe,
+    per_dimension,
+    rank_examples,
+    train,
+    untrained,
+    weights,
+    write_data,
+    write_recipe,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -61,14 +71,8 @@ def test_left_padding_ends_answers_together() -> None:
 
 def trainer(tmp_path: Path, tiny: dict[str, Path], loss: str, data: dict[str, str] | None = None, **settings: object) -> Any:
     """A trainer as the script makes it, on six examples where no `data` are given."""
-    import train.esc_rank as script
-    from train.recipes import parse_recipe
-
     data = data or write_data(tmp_path, "rank", train=6, valid=6)
-    recipe = write_recipe(
-        tmp_path / "r.yaml", "rank", tiny["llama"], data, tmp_path / "out", loss=loss, lora_dropout=0.0, **settings
-    )
-    return untrained(script.main, parse_recipe("rank", ["--config", str(recipe)]))
+    return untrained(made_recipe(tmp_path, "rank", tiny["llama"], data, loss=loss, lora_dropout=0.0, **settings))
 
 
 @pytest.mark.parametrize(

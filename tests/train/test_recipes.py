@@ -17,7 +17,7 @@ import yaml
 
 from core.errors import UserError
 from serve.checkpoints.lora import LORA_RANKS
-from tests.train.conftest import tiny_checkpoint, write_data, write_recipe
+from tests.train.conftest import made_recipe, tiny_checkpoint, write_data, write_recipe
 from train import esc_rank, esc_role, esc_supporter, plan
 from train.recipes import ABOVE_ZERO, check_servable, lora_config, parse_recipe, read_recipe
 
@@ -216,7 +216,7 @@ def test_plan_and_script_refuse_alike(tmp_path: Path, case: str) -> None:
     task, spoil, message = WRONG[case]
     base, data = tiny_checkpoint(tmp_path / "base", "llama"), write_data(tmp_path, task, train=5, valid=2)
     spoil(base, data)
-    recipe = parse_recipe(task, ["--config", str(write_recipe(tmp_path / "r.yaml", task, base, data, tmp_path / "out"))])  # type: ignore[arg-type]
+    recipe = made_recipe(tmp_path, task, base, data)
     refused = []
     for use in (SCRIPTS[task].main, plan.make_plan):
         with pytest.raises(UserError) as error:
@@ -232,8 +232,7 @@ def test_a_plan_says_what_it_could_not_look_at(tmp_path: Path, tiny: dict[str, P
         (tiny["llama"], "the examples (no "),
         ("Qwen/Qwen3-8B", "the base's tokenizer and the examples (Qwen"),
     ):
-        path = write_recipe(tmp_path / "r.yaml", "role", Path(base), data, tmp_path / "out")
-        notes = plan.make_plan(parse_recipe("role", ["--config", str(path)]))["notes"]
+        notes = plan.make_plan(made_recipe(tmp_path, "role", Path(base), data))["notes"]
         assert any(note.startswith(f"not checked, as training will: {unseen}") for note in notes)
 
 
@@ -244,15 +243,15 @@ def test_a_quantised_base_needs_its_package_and_is_not_divided(
     from train.models import load_base
 
     data = write_data(tmp_path, "role", train=4, valid=2)
-    path = write_recipe(tmp_path / "r.yaml", "role", tiny["llama"], data, tmp_path / "out", load_in_4bit=True)
+    made = made_recipe(tmp_path, "role", tiny["llama"], data, load_in_4bit=True)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match="load_in_4bit needs bitsandbytes"):
-        load_base(parse_recipe("role", ["--config", str(path)]))
+        load_base(made)
     monkeypatch.undo()
     monkeypatch.setattr("train.models.need_modules", lambda *_, **__: None)
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     with pytest.raises(UserError, match="load_in_4bit: a quantised base cannot be sharded"):
-        load_base(parse_recipe("role", ["--config", str(path)]))
+        load_base(made)
 
 
 @pytest.mark.slow

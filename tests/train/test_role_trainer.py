@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from serve.checkpoints.places import materialise
-from tests.train.conftest import untrained, write_data, write_recipe
-from train import esc_rank, esc_role
-from train.recipes import parse_recipe
+from tests.train.conftest import made_recipe, untrained, write_data
 
 pytestmark = pytest.mark.slow
 
@@ -19,8 +17,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def trainer(tmp_path: Path, tiny: dict[str, Path]) -> Any:
     data = write_data(tmp_path, "role", train=6, valid=5)
-    recipe = write_recipe(tmp_path / "r.yaml", "role", tiny["qwen2"], data, tmp_path / "out")
-    return untrained(esc_role.main, parse_recipe("role", ["--config", str(recipe)]))
+    return untrained(made_recipe(tmp_path, "role", tiny["qwen2"], data))
 
 
 def plain(model: Any, batch: dict[str, Any]) -> tuple[list[float], list[int]]:
@@ -71,9 +68,8 @@ def test_packed_rows_have_the_loss_gradient_and_perplexity_of_separate_ones(
     for packing in (False, True):
         settings = {"packing": packing, "max_length": 256, "lora_dropout": 0.0, "lora_target_modules": ["q_proj", "v_proj"]}
         settings |= {"per_device_train_batch_size": 4}
-        path, folder = tmp_path / f"{packing}.yaml", materialise() if base == "embedded" else tiny["llama"]
-        write_recipe(path, "role", folder, data, tmp_path / f"out-{packing}", **settings)
-        trainer = untrained(esc_role.main, parse_recipe("role", ["--config", str(path)]))
+        folder = materialise() if base == "embedded" else tiny["llama"]
+        trainer = untrained(made_recipe(tmp_path, "role", folder, data, f"out-{packing}", **settings))
         batches = list(trainer.get_train_dataloader())
         assert len(trainer.train_dataset) == (2 if packing else 4) and len(batches) == 1
         assert batches[0]["input_ids"].shape[0] == (1 if packing else 4)
@@ -105,9 +101,7 @@ def test_inputs_are_not_cast_to_the_adapters_precision_under_autocast(
 
     data = write_data(tmp_path, task, train=6, valid=5)
     settings = {"bf16": True, "dtype": "bfloat16", "lora_dropout": 0.0}
-    recipe = write_recipe(tmp_path / "r.yaml", task, tiny["llama"], data, tmp_path / "out", **settings)
-    script = {"role": esc_role, "rank": esc_rank}[task]
-    trainer = untrained(script.main, parse_recipe(task, ["--config", str(recipe)]))  # type: ignore[arg-type]
+    trainer = untrained(made_recipe(tmp_path, task, tiny["llama"], data, **settings))
     read: list[torch.dtype] = []
     cast = LoraLayer._cast_input_dtype
 

@@ -13,10 +13,10 @@ from unittest.mock import patch
 import pytest
 
 from core.errors import UserError
-from tests.train.conftest import untrained, write_data, write_recipe
+from tests.train.conftest import made_recipe, untrained, write_data
 from tests.train.test_recipes import recipe, refused
 from train import esc_rank, esc_role, recipes
-from train.recipes import parse_recipe, read_recipe
+from train.recipes import read_recipe
 
 pytestmark = pytest.mark.slow  # TRL's parser loads torch
 
@@ -65,8 +65,7 @@ def read_in(task: Any, folder: Path, base: Path) -> set[str]:
     settings = {"max_steps": 1, "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True}
     settings |= {"metric_for_best_model": "eval_perplexity" if task == "role" else "eval_average_acc"}
     data = write_data(folder, task, train=4, valid=2)
-    path = write_recipe(folder / "r.yaml", task, base, data, folder / "out", **settings)
-    made = parse_recipe(task, ["--config", str(path)])
+    made = made_recipe(folder, task, base, data, **settings)
     known, seen = {f.name for f in fields(made.training)}, set[str]()
 
     def watched(of: Any, name: str) -> Any:
@@ -124,10 +123,7 @@ def test_kernels_reach_the_base_and_nothing_else_does(tmp_path: Path, tiny: dict
 
     assert "only use_kernels: true is allowed" in refused(recipe(tmp_path, model_init_kwargs={"use_cache": False}))
     data = write_data(tmp_path, "role", train=4, valid=2)
-    given = {"model_init_kwargs": {"use_kernels": True}}
-    made = parse_recipe(
-        "role", ["--config", str(write_recipe(tmp_path / "k.yaml", "role", tiny["llama"], data, tmp_path / "out", **given))]
-    )
+    made = made_recipe(tmp_path, "role", tiny["llama"], data, model_init_kwargs={"use_kernels": True})
     assert any(note.startswith("model_init_kwargs: use_kernels: comes from the hub") for note in make_plan(made)["notes"])
     with pytest.raises(UserError, match="model_init_kwargs: use_kernels needs the package kernels"):
         check_machine(made)
@@ -162,30 +158,22 @@ def test_every_setting_of_the_adapter_reaches_it_or_is_refused_by_name(tmp_path:
 
 
 def test_a_target_module_that_the_base_lacks_is_refused_by_plan_and_script(tmp_path: Path, tiny: dict[str, Path]) -> None:
-    from train import esc_role
     from train.plan import make_plan
 
     data = write_data(tmp_path, "role", train=4, valid=2)
     for targets in (["q_proj", "v_porj"], "no_such_[ab]"):
         missing = targets if isinstance(targets, str) else "v_porj"
-        path = write_recipe(
-            tmp_path / "r.yaml", "role", tiny["llama"], data, tmp_path / f"out {missing}", lora_target_modules=targets
-        )
+        made = made_recipe(tmp_path, "role", tiny["llama"], data, f"out {missing}", lora_target_modules=targets)
         for use in (esc_role.main, make_plan):
             with pytest.raises(UserError) as error:
-                use(parse_recipe("role", ["--config", str(path)]))
+                use(made)
             assert f"lora_target_modules: {missing}" in str(error.value) and "no module of the base" in str(error.value)
 
 
 def test_settings_that_act_change_the_first_batch_or_its_loss(tmp_path: Path, tiny: dict[str, Path]) -> None:
-    from train import esc_role
-
     def first(**settings: Any) -> tuple[list[int], float]:
         data = write_data(tmp_path, "role", train=6, valid=2)
-        path = write_recipe(
-            tmp_path / "r.yaml", "role", tiny["llama"], data, tmp_path / f"out{len([*tmp_path.iterdir()])}", **settings
-        )
-        trainer = untrained(esc_role.main, parse_recipe("role", ["--config", str(path)]))
+        trainer = untrained(made_recipe(tmp_path, "role", tiny["llama"], data, f"out{len([*tmp_path.iterdir()])}", **settings))
         batch = next(iter(trainer.get_train_dataloader()))
         trainer.model.eval()
         return [*batch["input_ids"].shape], float(trainer.compute_loss(trainer.model, batch))

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.train.conftest import train, untrained, write_data, write_recipe
-from train import esc_rank, esc_role
-from train.recipes import parse_recipe
+from tests.train.conftest import made_recipe, train, untrained, write_data, write_recipe
 from train.sizes import flops_per_token
 from train.steps import alike, tree
 
@@ -160,17 +158,13 @@ def test_padding_sees_itself_alone() -> None:
             assert seen[place].nonzero().flatten().tolist() == path[: at + 1]
 
 
-MAINS: dict[Any, Any] = {"role": esc_role.main, "rank": esc_rank.main}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("task, packing", [("role", False), ("role", True), ("rank", False)])
 def test_a_pass_is_counted_example_by_example(tmp_path: Path, tiny: dict[str, Path], task: Any, packing: bool) -> None:
     """Padding is not counted, and a packed row's tokens attend to their own dialogue."""
     data = write_data(tmp_path, task, train=6, valid=5)
     given: dict[str, Any] = {"per_device_train_batch_size": 6, "lora_dropout": 0.0} | ({"packing": True} if packing else {})
-    path = write_recipe(tmp_path / "r.yaml", task, tiny["llama"], data, tmp_path / "out", **given)
-    trainer = untrained(MAINS[task], parse_recipe(task, ["--config", str(path)]))
+    trainer = untrained(made_recipe(tmp_path, task, tiny["llama"], data, **given))
     clock = trainer._clock
     rows = trainer.train_dataset
     lengths = [n for row in rows["seq_lengths"] for n in row] if packing else [len(row) for row in rows["input_ids"]]

@@ -27,11 +27,10 @@ from core.specs import load_spec
 from serve.checkpoints.lora import WEIGHTS
 from serve.checkpoints.merge import merge_adapter
 from serve.checkpoints.places import base_folder
-from tests.train.conftest import Forked, losses, train, weights, write_data, write_recipe
+from tests.train.conftest import Forked, losses, made_recipe, train, weights, write_data, write_recipe
 from tests.train.test_bad_input import checkpoint
 from train.compare import judge_split
 from train.models import load_adapted, load_base
-from train.recipes import parse_recipe
 from train.run import checkpoint_problem
 
 pytestmark = pytest.mark.slow
@@ -205,7 +204,7 @@ def test_weights_that_are_not_finite_are_refused_by_whatever_would_use_them(tmp_
     model = AutoModelForCausalLM.from_pretrained(tiny["llama"])
     get_peft_model(model, LoraConfig(r=8, target_modules=["q_proj"])).save_pretrained(str(adapter))
     broken = with_nan(adapter, tmp_path / "broken", WEIGHTS)
-    recipe = parse_recipe("rank", ["--config", str(write_recipe(tmp_path / "r.yaml", "rank", base, data, tmp_path / "out"))])
+    recipe = made_recipe(tmp_path, "rank", base, data)
     uses: dict[str, Callable[[], object]] = {
         "train, test": lambda: load_base(recipe),
         "test": lambda: load_adapted(recipe, {"broken": broken}),
@@ -225,9 +224,7 @@ def test_no_score_is_made_of_what_is_no_number(tmp_path: Path, tiny: dict[str, P
     """The base is whole, but overflows on the way."""
     data = write_data(tmp_path, "rank", train=2, valid=2)
     write_json(tmp_path / "manifest.json", {"settings": {"method": "joint"}})
-    recipe = parse_recipe(
-        "rank", ["--config", str(write_recipe(tmp_path / "r.yaml", "rank", tiny["llama"], data, tmp_path / "out"))]
-    )
+    recipe = made_recipe(tmp_path, "rank", tiny["llama"], data)
     wild = PredictionOutput(np.full((2, 3, 5), np.nan), np.arange(2.0)[:, None, None] * np.ones((2, 3, 2)), {})
     with (
         patch("train.trainers.RankTrainer.predict", lambda *_: wild),
