@@ -199,7 +199,8 @@ def judge_shown_it(esc_eval: EscEval, folder: Path) -> None:
     """Table 1's three ways of judging, on the exported talks."""
     for judging, shown in (("dialogue", []), ("profile", ["My cat is ill."]), ("states", ["My cat is ill.", "THOUGHT"])):
         with Endpoint(speaks, ("thinker", "talker", "judge")) as endpoint:
-            settings = config(folder, endpoint, {"judging": judging, "thinker": "" if judging != "states" else "thinker.yaml"})
+            own = {} if judging == "states" else {"thinker": ""}
+            settings = config(folder, endpoint, {"judging": judging} | own)
             given = ("--dialogues", "out/dialogues.jsonl", "--set", "profiles=out/profiles.jsonl", "--out", f"judged-{judging}")
             assert esc_eval("run", "--only", "score", "--config", settings, *given) == (0, "")
             texts = ["".join(m["content"] for m in body["messages"]) for body in endpoint.requests if body["model"] == "judge"]
