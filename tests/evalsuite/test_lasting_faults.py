@@ -175,7 +175,7 @@ def test_no_more_connections_than_files_may_be_open(tmp_path: Path, soft: int, h
     """60 dialogues, 100 calls at once; the limit is a real one, of a process of its own."""
     config(tmp_path, 60, exchanges=1, concurrency=100)
     log = tmp_path / "log"
-    with Endpoint(lambda body, count: Answer(echo(body, count).text, delay=0.2), models=MODELS) as endpoint:
+    with Endpoint(lambda body, count: Answer(echo(body, count).text, delay=1.0), models=MODELS) as endpoint:
         process = started("run", "--only", "simulate", *run_at(endpoint.url)[1:], folder=tmp_path, log=log, files=(soft, hard))
         process.join(240)
         assert (process.exitcode, log.with_suffix(".err").read_text()) == (0, "")
