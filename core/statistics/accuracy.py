@@ -11,7 +11,7 @@ Then agreement beyond chance, for many tables of counts at once (scikit-learn an
 compare with them), and jackknife intervals over clusters for it. Kappa and alpha are ratios of averages, biased downwards in
 small samples and near the floor or ceiling. So the interval allows for unequal and skewed contributions of clusters and for the
 bias, and there is none before enough clusters differ from the most frequent kind. It was chosen by its coverage
-(tests/bench/truth_raters.py; docs/measurements.md).
+(tests/bench/truth_people.py; docs/measurements.md).
 """
 
 import math

@@ -15,7 +15,7 @@ chance that i wins against j is the logistic function of the difference of their
 strength is reported as the share of wins expected if the system met every other equally often. If all met equally often,
 this is the win rate itself. The model is a logistic regression without intercept, fitted by statsmodels, whose scores and
 Hessian also give each item's contribution to a share. So a share is a mean over items like any other. Intervals and test were
-chosen by simulation (tests/bench/truth_votes.py); the tests compare with evalica.
+chosen by simulation (tests/bench/truth_people.py); the tests compare with evalica.
 """
 
 import warnings

@@ -25,7 +25,7 @@ from core.statistics.accuracy import (
 )
 from data_prep.scores.annotator_agreement import ScoredItem, agreement_on
 from tests.bench.claims import COVERAGE
-from tests.bench.truth_raters import claims
+from tests.bench.truth_people import rater_claims
 
 PAIRS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=2, max_size=40)
 
@@ -203,6 +203,6 @@ def test_a_figure_that_one_cluster_alone_defines_has_no_interval() -> None:
 @pytest.mark.full
 @pytest.mark.slow
 def test_agreement_lies_in_its_intervals() -> None:
-    found = [claim for claim in claims(400, seed=410) if "share" not in claim.claim]
+    found = [claim for claim in rater_claims(400, seed=410) if "share" not in claim.claim]
     assert found and all(claim.kind == COVERAGE for claim in found)
     assert [claim for claim in found if not claim.kept and claim.studies > 20] == []

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from core.grouping import comparable, exact_mean, mean_of_all
 from core.statistics.inference import FEWEST, strengths, welch
-from tests.bench.truth_votes import claims
+from tests.bench.truth_people import vote_claims
 from tests.evalsuite import evalica_oracle
 from tests.peers import python_with
 
@@ -83,7 +83,7 @@ def test_what_never_met_and_few_items_are_not_claimed() -> None:
 @pytest.mark.full
 @pytest.mark.slow
 def test_intervals_hold_and_equals_are_not_told_apart() -> None:
-    assert [claim for claim in claims(300, seed=411) if not claim.kept and claim.studies > 20] == []
+    assert [claim for claim in vote_claims(300, seed=411) if not claim.kept and claim.studies > 20] == []
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.randoms())
