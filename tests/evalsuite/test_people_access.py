@@ -131,19 +131,6 @@ def test_a_body_of_unknown_length_is_cut_off_and_a_submitted_task_takes_no_repla
         assert replayed[0] == 409 and store.answers()[task][KEYS[0], None][0].value == 2
 
 
-def test_nothing_is_taken_from_whoever_has_not_agreed(esc_eval: EscEval, tmp_path: Path) -> None:
-    (tmp_path / "consent.txt").write_text("We keep your scores.")
-    make_study(esc_eval, "--consent", "consent.txt", count=1)
-    with served(tmp_path / "s") as (address, store):
-        rater = Client(address).enter(links(tmp_path / "s")["r01"])
-        task = store.tasks("r01")[0].id
-        assert rater.request("GET", f"/task/{task}")[0] == 303
-        refused = rater.put(task, KEYS[0], value=2)
-        assert (refused[0], refused[1]["word"]) == (403, "no_consent") and rater.submit(task)[0] == 403
-        assert rater.request("POST", "/api/me", {"consented": True})[0] == 200
-        assert rater.put(task, KEYS[0], value=2)[0] == 200
-
-
 def test_text_of_models_and_raters_is_text(esc_eval: EscEval, tmp_path: Path) -> None:
     make_study(esc_eval, text=SCRIPT)
     with rating(tmp_path / "s") as (rater, task, _):

@@ -74,9 +74,10 @@ def test_who_talks_is_asked_before_and_after_and_becomes_a_profile_that_a_judge_
         ann = Client(address).enter(links(study)["ann"])
         profile, first, second = StudyStore(url_of(study), "s").tasks("ann")
         assert (profile.purpose, first.purpose, second.purpose) == ("profile", "talk", "talk")
+        assert ann.request("GET", f"/task/{profile.id}")[0] == 303 and ann.submit(profile.id)[0] == 403
         refused = ann.put(profile.id, "person.age", text="34")
-        assert refused[0] == 403, "nothing is kept of who has not agreed"
-        ann.request("POST", "/api/me", {"consented": True})
+        assert (refused[0], refused[1]["word"]) == (403, "no_consent"), "nothing is kept of who has not agreed"
+        assert ann.request("POST", "/api/me", {"consented": True})[0] == 200
         assert ann.request("GET", f"/task/{first.id}")[0] == 303, "who they are comes first"
         assert ann.talk(first.id, "say", {"text": "Hello", "turn": 0})[1]["word"] == "profile_first"
         for wrong in ({"value": 6}, {"value": 1.5}, {"choice": "a"}, {"text": "much"}, {}):
