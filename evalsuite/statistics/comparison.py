@@ -189,15 +189,6 @@ def ambiguous_cards(runs: Sequence[RunRecords]) -> set[str]:
 
 def tables(comparison: RunComparison) -> list[Table]:
     """The runs, the scores and differences over all languages and in each, and what else changed."""
-    result = [_runs_table(comparison)]
-    for part in comparison.parts:
-        result += [_scores_table(comparison, part), *[_differences_table(comparison, part)] * bool(part.differences)]
-    heads = ("run", "compared with", "setting: old → new")
-    rows = ((name, other, line) for name, other, lines in comparison.changed for line in lines or ["no difference"])
-    return [*result, Table("compare-config", "What else changed", heads, tuple(rows), section=CONFIGS)]
-
-
-def _runs_table(comparison: RunComparison) -> Table:
     rows: list[dict[str, Cell]] = []
     for run in comparison.runs:
         rows.append({"run": run.name, "dialogues": len(run.dialogues)})
@@ -208,18 +199,21 @@ def _runs_table(comparison: RunComparison) -> Table:
     notes = [f"Cards (dialogues without a card: themselves) that all runs have: {shared}."]
     if ambiguous := ambiguous_cards(comparison.runs):
         notes.append(f"Cards with the same id but different contents, counted as different cards: {len(ambiguous)}.")
-    return Table.of("compare-runs", "Runs", rows, notes, SCORES)
-
-
-def _scores_table(comparison: RunComparison, part: LanguageComparison) -> Table:
-    several = len({entry.contestant.scorer for entry in part.entries}) > 1
-    rows: list[dict[str, Cell]] = []
-    for entry in part.entries:
-        rows.append({"supporter": entry.name, "run": entry.run, **entry.contestant.scorer.column(several)})
-        rows[-1] |= score_cells(entry.scores, comparison.rubric)
-    title = f"Scores side by side, {part.name}"
-    notes = score_notes([cell for entry in part.entries for cell in entry.scores], comparison.rubric)
-    return Table.of(f"compare-scores-{part.language}", title, rows, notes, SCORES)
+    result = [Table.of("compare-runs", "Runs", rows, notes, SCORES)]
+    for part in comparison.parts:
+        several = len({entry.contestant.scorer for entry in part.entries}) > 1
+        scores = [
+            {"supporter": entry.name, "run": entry.run, **entry.contestant.scorer.column(several)}
+            | score_cells(entry.scores, comparison.rubric)
+            for entry in part.entries
+        ]
+        of_scores = score_notes([cell for entry in part.entries for cell in entry.scores], comparison.rubric)
+        title = f"Scores side by side, {part.name}"
+        result.append(Table.of(f"compare-scores-{part.language}", title, scores, of_scores, SCORES))
+        result += [_differences_table(comparison, part)] * bool(part.differences)
+    heads = ("run", "compared with", "setting: old → new")
+    changes = ((name, other, line) for name, other, lines in comparison.changed for line in lines or ["no difference"])
+    return [*result, Table("compare-config", "What else changed", heads, tuple(changes), section=CONFIGS)]
 
 
 def _differences_table(comparison: RunComparison, part: LanguageComparison) -> Table:
