@@ -261,7 +261,7 @@ def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
         bundled = sorted(path.name for path in (CONFIGS / "train").glob(f"esc_{task}*.yaml"))
         raise UserError(f"no recipe: give --config configs/train/FILE.yaml (there are {', '.join(bundled)})")
 
-    class Parser(TrlParser):  # type: ignore[misc]
+    class Parser(TrlParser):
         def error(self, message: str) -> NoReturn:
             """Instead of pages of usage."""
             raise ValueError(message)

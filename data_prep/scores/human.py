@@ -204,8 +204,9 @@ def read_comparisons(paths: Sequence[Path]) -> list[Comparison]:
 class RubricCheck:
     """Checks that a score fits its rubric (the user's files first, then the bundled ones) and, if given, its dialogue."""
 
-    def __init__(self, rubrics: Sequence[Path] = (), dialogues: Iterable[Dialogue] | None = None) -> None:
-        self._rubrics = {rubric.name: rubric for rubric in (load_rubric(str(path)) for path in rubrics)}
+    def __init__(self, rubrics: Sequence[Path | Rubric] = (), dialogues: Iterable[Dialogue] | None = None) -> None:
+        own = (load_rubric(str(rubric)) if isinstance(rubric, Path) else rubric for rubric in reversed(rubrics))
+        self.rubrics = {rubric.name: rubric for rubric in own}
         self._dialogues = None if dialogues is None else {dialogue.id: dialogue for dialogue in dialogues}
 
     def __call__(self, score: HumanScore) -> None:
@@ -225,12 +226,14 @@ class RubricCheck:
             raise UserError(f"turn: {score.turn}, but dialogue {dialogue.id!r} has turns 0 to {len(dialogue.turns) - 1}")
 
     def _rubric(self, name: str) -> Rubric:
-        if name not in self._rubrics:
+        if name not in self.rubrics:
             if name.endswith((".yaml", ".yml")) or "/" in name:
                 raise UserError(f"rubric: {name!r} is a path; write the rubric's name and give its file with --rubric")
-            with at("rubric"):
-                self._rubrics[name] = load_rubric(name)
-        return self._rubrics[name]
+            try:
+                self.rubrics[name] = load_rubric(name)
+            except UserError as error:
+                raise UserError(f"rubric: {error} (for one of your own: --rubric FILE)") from None
+        return self.rubrics[name]
 
 
 def check_scale(score: HumanScore, rubric: Rubric) -> None:

@@ -14,6 +14,7 @@ from core.errors import UserError, clean, need_modules, say
 from core.files import read_object
 from core.options import console
 from core.paths import MaybeFiles, Reads, Writes
+from core.rubrics import Rubric
 from core.tables import Table
 from data_prep.scores.annotator_agreement import agreement, agreement_table
 from data_prep.scores.human import read_dialogues
@@ -114,7 +115,8 @@ def report(
 
     def more(tally: Tally) -> Iterator[Table]:
         if gold:
-            yield from by_people(tally.dialogues, *people_scores(gold, rubric or [], tally.dialogues), config.floors())
+            rubrics: list[Path | Rubric] = [*(rubric or []), *([first.rubric] if first else [])]
+            yield from by_people(tally.dialogues, *people_scores(gold, rubrics, tally.dialogues), config.floors())
         if seekers:
             from evalsuite.checks.realism import realism_tables  # only this option needs it
 
@@ -241,7 +243,8 @@ def _board(
         if not gold:
             return content
         by_id = {dialogue.id: dialogue for record in records for dialogue in record.dialogues}
-        scores, rubrics = people_scores(gold, rubric, list(by_id.values()))
+        known: list[Path | Rubric] = [*rubric, *(record.rubric for record in records)]
+        scores, rubrics = people_scores(gold, known, list(by_id.values()))
         shown = {dialogue.id for dialogue in content.tally.dialogues}
         scores = [score for score in scores if score.dialogue_id in shown]
         tables = by_people(content.tally.dialogues, scores, rubrics, content.tally.floors)

@@ -7,10 +7,9 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
-from core.errors import UserError
 from core.languages import name_of
 from core.records import Dialogue, HumanScore
-from core.rubrics import Rubric, known_rubric, load_rubric
+from core.rubrics import Rubric
 from core.settings import changed_leaves, differing_leaves
 from core.specs import EMBEDDED_PREFIX
 from core.tables import Table
@@ -79,18 +78,12 @@ SECTION = "Scores by people"
 
 
 def people_scores(
-    paths: Sequence[Path], rubrics: Sequence[Path], dialogues: Sequence[Dialogue] | None
+    paths: Sequence[Path], rubrics: Sequence[Path | Rubric], dialogues: Sequence[Dialogue] | None
 ) -> tuple[list[HumanScore], dict[str, Rubric]]:
-    """The scores in files, checked against their rubrics (the user's own first) and dialogues; and these rubrics by name."""
-    scores = gold_scores_of(paths, RubricCheck(rubrics, dialogues))
-    own = {rubric.name: rubric for rubric in (load_rubric(str(path)) for path in rubrics)}
-    found: dict[str, Rubric] = {}
-    for name in dict.fromkeys(score.rubric for score in scores):
-        rubric = own.get(name) or known_rubric(name)
-        if rubric is None:
-            raise UserError(f"--gold: no rubric {name!r}: give its file with --rubric")
-        found[name] = rubric
-    return scores, found
+    """The scores in files, checked against dialogues and rubrics (first those given); and these rubrics by name."""
+    check = RubricCheck(rubrics, dialogues)
+    scores = gold_scores_of(paths, check)
+    return scores, {name: check.rubrics[name] for name in dict.fromkeys(score.rubric for score in scores)}
 
 
 def by_people(

@@ -215,7 +215,7 @@ def judge_and_people(
     """Tables of judge, people and both (`evalsuite.trust.powered_board`) for every language. Scores of other dialogues do
     not count; weights are read from next to the scores. `floors` are supporters that need no model, which have no rank. Raises
     `UserError` for scores on several rubrics, of single turns, or without a dimension of the judge's rubric."""
-    scores, people_rubrics = people_scores(paths, rubrics, None)
+    scores, people_rubrics = people_scores(paths, [*rubrics, rubric], None)
     if len(people_rubrics) != 1:
         raise UserError(f"--people: scores on several rubrics ({', '.join(people_rubrics)}): give those on one")
     if turned := [score for score in scores if score.turn is not None]:

@@ -159,6 +159,8 @@ def test_a_run_is_judged_reported_and_compared_with_people(
     assert any(table["key"] == "leaderboard-en" for table in report["tables"])
     assert esc_eval("report", "run")[0] == 0
     write_jsonl(tmp_path / "gold.jsonl", by_people(judged))
+    assert esc_eval("report", "run", "--gold", "gold.jsonl")[0] == 0, "a run knows its own rubric"
+    assert esc_eval("leaderboard", "run", "--gold", "gold.jsonl", "--out", "board")[0] == 0
     options = ("--judgements", "run/judgements.jsonl", "--gold", "gold.jsonl", "--rubric", file, "--only-shared")
     assert esc_eval("agree", *options, "--out", "agreed")[0] == 0
     assert esc_eval("agree", *options[:6], "--correlate", "dialogue")[0] == 0
