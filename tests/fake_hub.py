@@ -156,14 +156,17 @@ class _Handler(BaseHTTPRequestHandler):
             etag = f'"{hashlib.sha256(content).hexdigest()}"'
             kind = {"Content-Type": "application/octet-stream"}
             self._answer(200, None, content, ETag=etag, X_Repo_Commit=self.held.commit_of(repo), Accept_Ranges="bytes", **kind)
-        elif match := re.fullmatch(r"/api/(model|dataset|space)s/([^/]+/[^/]+?)(?:/(revision|tree)/[^/]+(?:/(.*))?)?", path):
+        elif match := re.fullmatch(r"/api/(model|dataset|space)s/([^/]+/[^/]+?)(?:/(revision|tree)/([^/]+)(?:/(.*))?)?", path):
             repo = (match[1], match[2])
             if repo not in self.held.repos:
                 self._answer(404, {"error": "Repository not found"}, X_Error_Code="RepoNotFound")
                 return
+            if match[4] not in (None, "main", self.held.commit_of(repo)):
+                self._answer(404, {"error": "Revision not found"}, X_Error_Code="RevisionNotFound")
+                return
             held = self.held.repos[repo]
             if match[3] == "tree":
-                below = f"{match[4]}/" if match[4] else ""
+                below = f"{match[5]}/" if match[5] else ""
                 self._answer(200, [_entry(name, content) for name, content in held.items() if name.startswith(below)])
                 return
             private = self.held.made.get(repo, {}).get("visibility") == "private"

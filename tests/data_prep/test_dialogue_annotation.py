@@ -4,6 +4,7 @@ import json
 import random
 import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import krippendorff
@@ -13,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
-from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
@@ -23,6 +23,7 @@ from data_prep.__main__ import app
 from data_prep.scores.annotation import ScoreSheets, assign, item_of, settle, to_review
 from data_prep.scores.annotator_agreement import agreement
 from tests.files_of_rows import read_sheet, write_sheet
+from tests.verbs import printed
 
 RUBRIC = load_rubric("esc_eval_human")
 KEYS = list(RUBRIC.dimensions)
@@ -49,20 +50,19 @@ def score(n: int, who: str, value: float, key: str = "empathy", language: str = 
 # --- sheets -----------------------------------------------------------------------------------------------------------------
 
 
-def command(*arguments: object) -> tuple[str, UserError | None]:
-    result = CliRunner().invoke(app, ["sheet", *map(str, arguments)])
-    if result.exception is not None and not isinstance(result.exception, UserError):
-        raise result.exception
-    return result.output, result.exception
+command = partial(printed, app, "sheet")
+
+
+def refused(*arguments: object) -> str:
+    with pytest.raises(UserError) as error:
+        command(*arguments)
+    return str(error.value)
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     write_jsonl(tmp_path / "d.jsonl", [dialogue(n, language) for language in ("zh", "en") for n in range(3)])
-    _, error = command(
-        "export", "--dialogues", tmp_path / "d.jsonl", "--annotator", "ann", "--annotator", "bo", "--out", tmp_path
-    )
-    assert error is None
+    command("export", "--dialogues", tmp_path / "d.jsonl", "--annotator", "ann", "--annotator", "bo", "--out", tmp_path)
     return tmp_path
 
 
@@ -121,16 +121,14 @@ def test_export_and_import_round_trip(files: Path) -> None:
     fill(files / "bo.csv", answers)
     assert before != (files / "ann.csv").read_bytes()
     call = ["import", "--dialogues", files / "d.jsonl", files / "ann.csv", files / "bo.csv", "--out", files]
-    output, error = command(*call)
-    assert error is None and "waits for a reviewer 2" in output
+    assert "waits for a reviewer 2" in command(*call)
     scores = read_jsonl(files / "scores.jsonl", HumanScore, "scores")
     assert len(scores) == 2 * 6 * 7 and {s.annotator for s in scores} == {"ann", "bo"}
     review = rows_of(files / "review.csv")
     asked = [(row["row"], row["given"]) for row in review if row["rules"]]
     assert asked == [(f"{one} score empathy", "1 / 3"), (f"{one} score skill", "1 / 3")] and len(review) == 2 + 2
     fill(files / "review.csv", {one: {"empathy": "2", "skill": "0"}})
-    _, error = command(*call, files / "review.csv")
-    assert error is None
+    command(*call, files / "review.csv")
     accepted = {(s.dialogue_id, s.dimension): s for s in read_jsonl(files / "accepted.jsonl", HumanScore, "scores")}
     assert len(accepted) == 6 * 7 and {s.annotator for s in accepted.values()} == {"accepted"}
     assert accepted[dialogue(1).id, "empathy"].value == 2 and accepted[dialogue(1).id, "skill"].value == 0
@@ -144,21 +142,18 @@ def test_export_and_import_round_trip(files: Path) -> None:
 def test_in_paper_mode_a_reviewer_goes_over_everything(files: Path) -> None:
     fill(files / "ann.csv", same(3))
     call = ["import", "--dialogues", files / "d.jsonl", files / "ann.csv", "--out", files, "--mode", "paper"]
-    output, error = command(*call)
-    assert error is None and "agreement is not defined" in output
+    assert "agreement is not defined" in command(*call)
     assert len({row["item"] for row in rows_of(files / "review.csv")}) == 6 and not (files / "accepted.jsonl").read_bytes()
     fill(files / "review.csv", same(1))
-    assert command(*call, files / "review.csv")[1] is None
+    command(*call, files / "review.csv")
     assert {s.value for s in read_jsonl(files / "accepted.jsonl", HumanScore, "scores")} == {1}
 
 
 def test_a_sheet_in_work_is_not_overwritten_and_a_row_without_scores_is_counted(files: Path) -> None:
     fill(files / "ann.csv", {item_of(dialogue(0)): dict.fromkeys(KEYS, "2")})
     call = ["--dialogues", files / "d.jsonl", "--out", files]
-    _, error = command("export", *call, "--annotator", "ann", "--each", "1")
-    assert "ann.csv may hold answers" in str(error)
-    output, error = command("import", *call, files / "ann.csv")
-    assert error is None and "no score given yet 5" in output
+    assert "ann.csv may hold answers" in refused("export", *call, "--annotator", "ann", "--each", "1")
+    assert "no score given yet 5" in command("import", *call, files / "ann.csv")
 
 
 @pytest.mark.slow
@@ -175,29 +170,28 @@ def test_a_sheet_in_work_is_not_overwritten_and_a_row_without_scores_is_counted(
 def test_what_cannot_be_read_is_told_with_its_place(files: Path, column: str, text: str, problem: str) -> None:
     one = item_of(dialogue(1))
     fill(files / "ann.csv", {one: dict.fromkeys(KEYS, "1") | {column: text}})
-    _, error = command("import", "--dialogues", files / "d.jsonl", files / "ann.csv", "--out", files)
-    assert re.search(problem, str(error))
+    assert re.search(problem, refused("import", "--dialogues", files / "d.jsonl", files / "ann.csv", "--out", files))
 
 
 def test_one_persons_sheet_under_two_names_is_refused(files: Path) -> None:
     fill(files / "ann.csv", same(3))
     (files / "bo.csv").write_bytes((files / "ann.csv").read_bytes())
     call = ["import", "--dialogues", files / "d.jsonl", "--out", files, files / "ann.csv"]
-    assert "are identical files" in str(command(*call, files / "bo.csv")[1])
-    assert "ann is given twice" in str(command(*call, files / "ann.xlsx")[1])
+    assert "are identical files" in refused(*call, files / "bo.csv")
+    assert "ann is given twice" in refused(*call, files / "ann.xlsx")
 
 
 @pytest.mark.slow
 def test_feels_sheets_take_halves_as_its_criteria_ask_for(files: Path) -> None:
     call = ["--dialogues", files / "d.jsonl", "--out", files / "feel", "--rubric", "feel"]
-    assert command("export", *call, "--annotator", "cy", "--each", "1")[1] is None
+    command("export", *call, "--annotator", "cy", "--each", "1")
     assert "1.5" in (files / "feel" / "guide.txt").read_text()
     sheet, item = files / "feel" / "cy.csv", item_of(dialogue(0))
     fill(sheet, {item: dict.fromkeys(load_rubric("feel").dimensions, "1.5")})
-    assert command("import", *call, sheet)[1] is None
+    command("import", *call, sheet)
     assert {score.value for score in read_jsonl(files / "feel" / "scores.jsonl", HumanScore, "scores")} == {1.5}
     fill(sheet, {item: {"safety": "1.7"}})
-    assert "'1.7' is not a whole or half number from 0 to 3 (safety)" in str(command("import", *call, sheet)[1])
+    assert "'1.7' is not a whole or half number from 0 to 3 (safety)" in refused("import", *call, sheet)
 
 
 def test_sheets_of_played_seekers_show_the_card_and_tell_raters_to_judge_the_seeker(tmp_path: Path) -> None:
@@ -206,22 +200,21 @@ def test_sheets_of_played_seekers_show_the_card_and_tell_raters_to_judge_the_see
     write_jsonl(tmp_path / "d.jsonl", [dialogue(0).model_copy(update={"card_id": "c1"})])
     call = ["--dialogues", tmp_path / "d.jsonl", "--out", tmp_path / "x", "--rubric", "role_play"]
     named = ["--annotator", "ann", "--each", "1"]
-    assert "rates the seeker against who it plays: give --cards" in str(command("export", *call, *named)[1])
+    assert "rates the seeker against who it plays: give --cards" in refused("export", *call, *named)
     call += ["--cards", tmp_path / "c.jsonl"]
-    assert command("export", *call, *named)[1] is None
+    command("export", *call, *named)
     first = rows_of(tmp_path / "x" / "ann.csv")[0]
     assert (first["who"], first["text"]) == ("Who the seeker is meant to be", "Age: old\nProblem: =The cat is gone.")
     guide = (tmp_path / "x" / "guide.txt").read_text()
     assert "Judge how well the seeker plays" in guide and "Judge the supporter" not in guide
     fill(tmp_path / "x" / "ann.csv", {item_of(dialogue(0)): dict.fromkeys(load_rubric("role_play").dimensions, "2")})
-    assert command("import", *call, tmp_path / "x" / "ann.csv")[1] is None
+    command("import", *call, tmp_path / "x" / "ann.csv")
     other = card.model_copy(update={"problem": "The dog is gone."})
     write_jsonl(tmp_path / "c.jsonl", [other])
-    assert "not the text of row" in str(command("import", *call, tmp_path / "x" / "ann.csv")[1])
+    assert "not the text of row" in refused("import", *call, tmp_path / "x" / "ann.csv")
     write_jsonl(tmp_path / "c.jsonl", [card.model_copy(update={"id": "c2"})])
-    assert "card 'c1' is not among those given (--cards)" in str(command("export", *call, *named)[1])
-    refused = command("export", *call[:4], "--cards", tmp_path / "c.jsonl", *named)[1]
-    assert "rates the supporter, who knows neither" in str(refused)
+    assert "card 'c1' is not among those given (--cards)" in refused("export", *call, *named)
+    assert "rates the supporter, who knows neither" in refused("export", *call[:4], "--cards", tmp_path / "c.jsonl", *named)
 
 
 # --- who scores what --------------------------------------------------------------------------------------------------------

@@ -4,13 +4,9 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import zipfile
-from collections.abc import Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from typer.testing import CliRunner
@@ -18,6 +14,7 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from data_prep.__main__ import app
 from data_prep.sources import SOURCES, corpus_files
+from tests.fake_hub import FakeHub
 from tests.verbs import printed
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -159,55 +156,27 @@ def test_every_published_corpus_has_a_place(tmp_path: Path) -> None:
     assert listed["esconv"]["fetch"]["github"] == "thu-coai/Emotional-Support-Conversation"
 
 
-class Hub(BaseHTTPRequestHandler):
-    """As much of the hub as a snapshot of one small dataset needs."""
-
-    files: ClassVar = {"pippa_deduped.jsonl": b"{}\n", "README.md": b"x"}
-
-    def do_GET(self) -> None:
-        if f"/revision/{COMMIT}" in self.path or "/tree/" in self.path:
-            siblings = [{"rfilename": name} for name in self.files]
-            tree = [{"type": "file", "path": name, "size": len(data), "oid": "0" * 40} for name, data in self.files.items()]
-            found = {"id": "PygmalionAI/PIPPA", "sha": COMMIT, "siblings": siblings}
-            return self.answer(json.dumps(tree if "/tree/" in self.path else found).encode(), "application/json")
-        name = self.path.split("?")[0].rsplit("/", 1)[1]
-        return self.answer(self.files[name], "text/plain", name)
-
-    do_HEAD = do_GET
-
-    def answer(self, data: bytes, kind: str, name: str = "") -> None:
-        self.send_response(200)
-        for header, value in {"Content-Type": kind, "Content-Length": str(len(data)), "X-Repo-Commit": COMMIT}.items():
-            self.send_header(header, value)
-        self.send_header("ETag", f'"{name or "list"}"')
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing in the test's output."""
-
-
-@pytest.fixture
-def hub() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-
-
 @pytest.mark.slow
-def test_a_dataset_of_the_hub_comes_at_the_commit_that_is_given(hub: str, tmp_path: Path) -> None:
+def test_a_dataset_of_the_hub_comes_at_the_commit_that_is_given(tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")
-    command = [sys.executable, "-m", "data_prep", "fetch", f"pippa@{COMMIT}", "--accept-licence", "--out", str(tmp_path)]
-    environment = {
-        **os.environ,
-        "HF_ENDPOINT": hub,
-        "HF_HUB_OFFLINE": "0",
-        "HF_HOME": str(tmp_path / "home"),
-        "HF_HUB_DISABLE_XET": "1",
-    }
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    settings = {"HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
+    repo = ("dataset", "PygmalionAI/PIPPA")
+    with FakeHub() as hub:
+        hub.repos[repo] = {"pippa_deduped.jsonl": b"{}\n", "README.md": b"x"}
+        errors = []
+        for commit in (COMMIT, hub.commit_of(repo)):
+            command = [
+                sys.executable,
+                "-m",
+                "data_prep",
+                "fetch",
+                f"pippa@{commit}",
+                "--accept-licence",
+                "--out",
+                str(tmp_path),
+            ]
+            environment = os.environ | settings | {"HF_ENDPOINT": hub.url}
+            errors.append(subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120).stderr)
+    assert f"the hub dataset {repo[1]} cannot be fetched at commit {COMMIT}" in errors[0] and "error" not in errors[1]
     assert (tmp_path / "pippa" / "pippa_deduped.jsonl").read_bytes() == b"{}\n"
     assert not (tmp_path / "pippa" / "README.md").exists()

@@ -273,23 +273,13 @@ def test_long_dialogues_are_shortened_by_whole_exchanges_or_dropped(build: Run) 
         ({"min_turns": 1}, "min_turns"),
         ({"token": "x"}, "token: unknown field"),
         ({"quotas": [{"source": "esconv", "language": "en", "count": 5}]}, "no dialogue is left"),
+        ({"more": ("--set", "tokeniser=embedded")}, "--set tokeniser: unknown field 'tokeniser': did you mean tokenizer"),
+        ({"more": ("--set", "min_turns=1")}, "--set: min_turns: "),
     ],
 )
 def test_bad_mixes(build: Run, mix: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         build(**mix)
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (("--set", "tokeniser=embedded"), "--set tokeniser: unknown field 'tokeniser': did you mean tokenizer"),
-        (("--set", "min_turns=1"), "--set: min_turns: "),
-    ],
-)
-def test_bad_options(build: Run, more: tuple[str, ...], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        build(more=more)
 
 
 @pytest.mark.slow
