@@ -6,6 +6,8 @@ from pathlib import Path
 
 from typer.testing import Result
 
+from core.errors import UserError
+
 Run = Callable[..., Result]
 """Runs `python -m data_prep` with these arguments (the fixture `run` of conftest.py)."""
 # A model for `--model model.yaml@URL`.
@@ -21,6 +23,12 @@ def ok(result: Result) -> str:
     """What a run printed, on one line, for the console folds lines; it must have ended well."""
     assert result.exit_code == 0, (result.output, result.exception)
     return " ".join(result.output.split())
+
+
+def refused(result: Result) -> str:
+    """The error of a run, which must have ended with one."""
+    assert isinstance(result.exception, UserError), (result.output, result.exception)
+    return str(result.exception)
 
 
 def steps(out: str | Path = "out") -> dict[str, tuple[int, int, dict[str, int]]]:

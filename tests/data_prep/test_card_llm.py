@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from core.errors import UserError
 from core.files import CONFIGS, write_jsonl
 from core.prompts import load_pack
 from core.records import Dialogue, Language, Post, RoleCard, SupportDialogue, Turn
@@ -18,7 +17,7 @@ from data_prep.cards import load_cards, load_taxonomy
 from data_prep.cards.llm import PACK, extraction_prompt, probability, read_card, read_choice
 from serve.answers import Reply
 from serve.client import ChatClient
-from tests.data_prep.running import Run, ok, steps
+from tests.data_prep.running import Run, ok, refused, steps
 from tests.endpoint import Answer, Endpoint, error
 
 CARD = "Age: young\nGender: not mentioned\nOccupation: baker\nProblem: The bakery burnt down, so the baker has no income."
@@ -236,8 +235,7 @@ def test_bad_options_of_extract(run: Run, arguments: list[object], message: str)
     esconv(Path("corpus"), 1)
     Path("q.yaml").write_text("name: q\nsource: made\nquotas: {esconv_failed: 3}\n")
     Path("bad.yaml").write_text("name: q\nsource: made\nquotas: {esconv: -3}\n")
-    result = run("cards", "extract", "--source", "esconv=corpus", "--out", "out", *arguments)
-    assert isinstance(result.exception, UserError) and message in str(result.exception)
+    assert message in refused(run("cards", "extract", "--source", "esconv=corpus", "--out", "out", *arguments))
 
 
 def test_filter_drops_feelings_without_an_event(run: Run) -> None:

@@ -76,6 +76,12 @@ def test_what_the_reader_looks_for_lies_in_one_folder(forge: Path, tmp_path: Pat
     assert [path.name for path in corpus_files(SOURCES["coser"], str(folder))] == ["King.json", "example_test_set.json"]
 
 
+def test_files_of_one_name_in_two_of_its_folders_are_refused(forge: Path, tmp_path: Path) -> None:
+    commit = publish(forge, "Neph0s/CoSER", {"data/final/King.json": "{}", "data/test/King.json": "[]"})
+    with pytest.raises(UserError, match=r"King\.json is in two of its folders"):
+        run(f"coser@{commit}", "--accept-licence", "--out", str(tmp_path / "got"))
+
+
 def test_an_earlier_commit_gives_what_it_held(forge: Path, tmp_path: Path) -> None:
     first = publish(forge, "thu-coai/PsyQA", {"PsyQA_example.json": "[1]"})
     repository = forge / "thu-coai" / "PsyQA"

@@ -18,7 +18,7 @@ from data_prep.profiles import bundled_profiles, load_profiles
 from data_prep.profiles.check import ProfileFinding, check_profiles, gaps, tables
 from data_prep.profiles.published import sage_dialogues
 from data_prep.profiles.record import Profile, load_vocabulary, profile_text
-from tests.data_prep.running import Run, ok
+from tests.data_prep.running import Run, ok, refused
 
 COMPLETE: dict[str, Any] = {
     "id": "p1",
@@ -164,8 +164,7 @@ def test_sage_is_told_apart_and_imported_with_its_dialogues(run: Run, tmp_path: 
     ],
 )
 def test_what_is_wrong_with_sage_files_is_named(run: Run, tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    result = run("import", "--source", f"sage={sage_folder(tmp_path / 'sage', **change)}", "--out", "out")
-    assert isinstance(result.exception, UserError) and message in str(result.exception)
+    assert message in refused(run("import", "--source", f"sage={sage_folder(tmp_path / 'sage', **change)}", "--out", "out"))
 
 
 def test_sage_stops_at_the_limit_or_by_its_seeker(tmp_path: Path) -> None:
@@ -205,7 +204,7 @@ def test_reworded_profiles_are_found_within_a_language() -> None:
         id="p2", counselling={"problem": "The boat SANK in the harbour!"}, scenario="Sighs and goes silent for a while."
     )
     other = profile(id="p3", counselling={"problem": "His licence to dive was taken away."}, scenario="Asks what it costs.")
-    found = check_profiles([profile(), other, twin])
+    found = check_profiles([other, profile(), twin])
     assert found == [ProfileFinding("p2", "look", "counselling.problem", "nearly repeats that of p1")]
 
 
@@ -217,8 +216,7 @@ def test_check_exits_by_what_it_finds(run: Run) -> None:
     result = run("check", "wrong.jsonl")
     assert result.exit_code == 1 and "did you mean money" in result.output
     Path("bad.jsonl").write_text(json.dumps(COMPLETE | {"demographics": {"age": "old"}}) + "\n")
-    error = run("check", "bad.jsonl").exception
-    assert isinstance(error, UserError) and "bad.jsonl:1: demographics.age" in str(error)
+    assert "bad.jsonl:1: demographics.age" in refused(run("check", "bad.jsonl"))
     assert isinstance(run("check", "doubt.jsonl", "doubt.jsonl").exception, UserError), "ids stand once over all files"
 
 
@@ -285,12 +283,10 @@ def test_a_sample_is_inspected_and_the_rejected_are_left_out(run: Run, tmp_path:
     (step,) = json.loads(Path("kept/manifest.json").read_text())["steps"]
     assert (step["in"], step["out"], step["dropped"]) == (3, 2, {"rejected by a person": 1})
     write_csv(Path("out/keep.csv"), PROFILE_SHEET.columns, filled)
-    again = run("sheet", "export", "--profiles", "p.jsonl", "--out", "out")
-    assert isinstance(again.exception, UserError) and "may hold answers" in str(again.exception)
+    assert "may hold answers" in refused(run("sheet", "export", "--profiles", "p.jsonl", "--out", "out"))
     for word in ("", "maybe"):
         write_csv(Path("bad.csv"), PROFILE_SHEET.columns, [filled[0] | {"keep": word}])
-        error = run("sheet", "import", "--profiles", "p.jsonl", "--out", "kept", "bad.csv").exception
-        assert isinstance(error, UserError) and "bad.csv:2, column keep" in str(error)
+        assert "bad.csv:2, column keep" in refused(run("sheet", "import", "--profiles", "p.jsonl", "--out", "kept", "bad.csv"))
 
 
 def persona_file(folder: Path, **fields: Any) -> Path:
@@ -338,5 +334,5 @@ def test_fields_of_the_generating_model_s_own_form_are_left_out(run: Run, tmp_pa
 @pytest.mark.parametrize(("fields", "message"), [({"age": "old"}, "age"), ({"therapy_background": []}, "therapy_background")])
 def test_a_persona_that_cannot_be_used_is_named(run: Run, tmp_path: Path, fields: dict[str, Any], message: str) -> None:
     path = persona_file(tmp_path / "pm", **fields)
-    result = run("import", "--source", f"personamem={path}", "--out", "out")
-    assert isinstance(result.exception, UserError) and str(path) in str(result.exception) and message in str(result.exception)
+    error = refused(run("import", "--source", f"personamem={path}", "--out", "out"))
+    assert str(path) in error and message in error
