@@ -23,6 +23,7 @@ from data_prep.cards import bundled_cards, load_cards
 from data_prep.commands.check import check
 from data_prep.role_play.contamination import by_chance, link, read_documents, terms
 from data_prep.scores.synthetic import build, load_bases
+from tests.data_prep.sources.fixtures import lines_at as lines
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 KINDS = ("bundled", "independent")
@@ -207,11 +208,6 @@ EXAMPLE: dict[str, Any] = {
     ],
 }
 DIALOGUE = {"id": "x", "language": "en", "source": "test", "turns": TURNS}
-
-
-def lines(path: Path, *rows: object) -> Path:
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 @pytest.mark.parametrize(

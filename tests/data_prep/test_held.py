@@ -11,6 +11,7 @@ from core.files import read_jsonl, write_jsonl
 from core.records import Dialogue, Turn
 from data_prep.__main__ import app
 from data_prep.scores.human import read_scores
+from tests.data_prep.sources import fixtures as F
 from tests.verbs import printed
 
 DIALOGUES = """situation,supporter,language,role,text
@@ -75,10 +76,6 @@ def test_ratings_belong_to_their_dialogues(given: Path) -> None:
     ]
 
 
-def as_lines(rows: list[dict[str, Any]]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
 def test_json_lines_give_the_same_records(given: Path) -> None:
     call(given)
     talks: dict[tuple[str, str], dict[str, Any]] = {}
@@ -87,9 +84,9 @@ def test_json_lines_give_the_same_records(given: Path) -> None:
         talk = {"situation": situation, "supporter": supporter, "language": language, "turns": []}
         turns = talks.setdefault((situation, supporter), talk)["turns"]
         turns.append({"role": role, "text": text.replace(";", ",")})
-    (given / "d.jsonl").write_text(as_lines(list(talks.values())))
+    (given / "d.jsonl").write_text(F.lines(*talks.values()))
     head, *rows = (line.split(",") for line in RATINGS.splitlines())
-    (given / "s.jsonl").write_text(as_lines([dict(zip(head, row, strict=True)) for row in rows]))
+    (given / "s.jsonl").write_text(F.lines(*(dict(zip(head, row, strict=True)) for row in rows)))
     call(given, dialogues="d.jsonl", scores="s.jsonl", out="again")
     for name in ("dialogues.jsonl", "scores.jsonl"):
         assert (given / "out" / name).read_bytes() == (given / "again" / name).read_bytes()
@@ -133,9 +130,9 @@ ANSWER = {"role": "supporter", "text": "b"}
     ("name", "text", "message"),
     [
         ("d.txt", "", r"d\.txt: .* read from \.jsonl or \.csv"),
-        ("d.jsonl", as_lines([TALK]), r"d\.jsonl:1: turns: .* the supporter says nothing"),
-        ("d.jsonl", as_lines([TALK | {"turns": [ANSWER, {"role": "seeker"}]}]), r"d\.jsonl:1: turns\.1\.text: "),
-        ("d.jsonl", as_lines([TALK | {"turns": [*TALK["turns"], ANSWER]}] * 2), r"d\.jsonl:2: situation: .* occurs twice"),
+        ("d.jsonl", F.lines(TALK), r"d\.jsonl:1: turns: .* the supporter says nothing"),
+        ("d.jsonl", F.lines(TALK | {"turns": [ANSWER, {"role": "seeker"}]}), r"d\.jsonl:1: turns\.1\.text: "),
+        ("d.jsonl", F.lines(*[TALK | {"turns": [*TALK["turns"], ANSWER]}] * 2), r"d\.jsonl:2: situation: .* occurs twice"),
     ],
 )
 def test_errors_of_whole_files(name: str, text: str, message: str, given: Path) -> None:

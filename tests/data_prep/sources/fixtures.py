@@ -19,6 +19,11 @@ def lines(*rows: Any) -> str:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
+def lines_at(path: Path, *rows: Any) -> Path:
+    path.write_text(lines(*rows), encoding="utf-8")
+    return path
+
+
 def write(folder: Path, files: dict[str, Any]) -> Path:
     """Files below `folder`: text and bytes as they are, everything else as JSON."""
     for name, content in files.items():

@@ -20,6 +20,7 @@ from data_prep.cards import load_cards
 from data_prep.role_play.contamination import read_documents
 from data_prep.role_play.examples import RoleExample
 from data_prep.sources import parse_places, read_source
+from tests.data_prep.sources.fixtures import lines_at as lines
 
 PAGE = Path(__file__).parents[3] / "docs" / "data.md"
 QUIET = Console(quiet=True)
@@ -33,11 +34,6 @@ PLAY: dict[str, Any] = {
     "persona": "灯塔看守人",
     "lines": [{"name": "小波", "text": "雾散了吗？"}, {"name": "阿达", "text": "还没有。"}],
 }
-
-
-def lines(path: Path, *rows: object) -> Path:
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def read(path: Path, strict: bool = True) -> list[CorpusItem]:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from core.errors import UserError
-from core.ledger import BuildStep
 from core.records import RolePlay
-from core.rows import CorpusReader
-from data_prep.sources import SOURCES, characters
+from data_prep.sources import characters
 from data_prep.sources.play import filled, language_of, profile, shortened
+from tests.data_prep.sources import fixtures as F
+from tests.data_prep.sources.test_support import read
 
 Files = dict[str, Any]
 
@@ -22,30 +22,17 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.step = BuildStep("read")
 
     def __call__(self, name: str, files: Files, strict: bool = False) -> list[RolePlay]:
         """`files`: name → a list (JSON lines, or one JSON list for .json and CharacterEval), text as it is, or an object."""
-        for file, value in files.items():
-            path = self.folder / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lines = isinstance(value, list) and file.endswith(".jsonl") and file != "test_data.jsonl"
-            whole = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
-            path.write_text(
-                "\n".join(json.dumps(row, ensure_ascii=False) for row in value) if lines else whole, encoding="utf-8"
-            )
-        source = SOURCES[name]
-        found = sorted({path for pattern in source.files for path in self.folder.glob(pattern)})
-        self.step = BuildStep("read")
-        items = []
-        for item in source.read(found, CorpusReader(self.step, strict)):
-            assert isinstance(item, RolePlay)
-            self.step.kept += 1
-            items.append(item)
-        self.step.check()
-        assert all(item.source == name for item in items)
+        lined = {file for file, value in files.items() if isinstance(value, list) and file.endswith(".jsonl")}
+        lined -= {"test_data.jsonl"}
+        written = {file: F.lines(*value) if file in lined else value for file, value in files.items()}
+        items, self.step, _ = read(name, F.write(self.folder, written), strict)
         assert len({item.id for item in items}) == len(items)
-        return items
+        plays = [item for item in items if isinstance(item, RolePlay) and item.source == name]
+        assert plays == items
+        return plays
 
 
 @pytest.fixture
