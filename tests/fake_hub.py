@@ -18,12 +18,13 @@ _LFS = (".safetensors", ".bin", ".arrow", ".parquet")
 
 class FakeHub:
     """`repos` holds (kind, name) → path → content; `lfs` what came as LFS objects, by hash; `made` what repositories were made
-    with."""
+    with; `asked` the names of the files that were downloaded."""
 
     def __init__(self) -> None:
         self.repos: dict[tuple[str, str], dict[str, bytes]] = {}
         self.lfs: dict[str, bytes] = {}
         self.made: dict[tuple[str, str], dict[str, Any]] = {}
+        self.asked: list[str] = []
 
     def __enter__(self) -> "FakeHub":
         hub = self
@@ -148,6 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         if match := re.fullmatch(r"/(?:(dataset|space)s/)?([^/]+/[^/]+)/resolve/[^/]+/(.+)", path):
             repo = (match[1] or "model", match[2])
+            self.held.asked += [match[3]] * (self.command == "GET")
             content = self.held.repos.get(repo, {}).get(match[3])
             if content is None:
                 known: dict[str, Any] = {"X_Repo_Commit": self.held.commit_of(repo)} if repo in self.held.repos else {}
