@@ -243,8 +243,8 @@ def _board(
         if not gold:
             return content
         by_id = {dialogue.id: dialogue for record in records for dialogue in record.dialogues}
-        known: list[Path | Rubric] = [*rubric, *(record.rubric for record in records)]
-        scores, rubrics = people_scores(gold, known, list(by_id.values()))
+        given: list[Path | Rubric] = [*rubric, *(record.rubric for record in records)]
+        scores, rubrics = people_scores(gold, given, list(by_id.values()))
         shown = {dialogue.id for dialogue in content.tally.dialogues}
         scores = [score for score in scores if score.dialogue_id in shown]
         tables = by_people(content.tally.dialogues, scores, rubrics, content.tally.floors)
