@@ -47,7 +47,6 @@ def train(folder: Path, strategy: str, steps: int, batch: int, length: int, numb
     from transformers import TrainerCallback
 
     from tests.train.conftest import untrained
-    from train.esc_role import main
     from train.recipes import parse_recipe
 
     settings = {
@@ -64,7 +63,7 @@ def train(folder: Path, strategy: str, steps: int, batch: int, length: int, numb
         "disable_tqdm": True,
     }
     overrides = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
-    trainer = untrained(main, parse_recipe("role", ["--config", str(RECIPE), *overrides]))
+    trainer = untrained(parse_recipe("role", ["--config", str(RECIPE), *overrides]))
     clock: list[float] = []
 
     class Clock(TrainerCallback):
