@@ -11,6 +11,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from tests.conftest import GROUPS
+
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -90,6 +92,12 @@ def test_base_dependencies_end_before_their_next_major() -> None:
     """Of those whose first number says that something may break."""
     for requirement in map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]):
         assert any(part.operator in ("<", "==", "~=") for part in requirement.specifier), f"{requirement} has no upper bound"
+
+
+def test_groups_of_tests_are_of_modules_that_are_there() -> None:
+    """Else what a worker loads once is loaded by each."""
+    begins = [begin for group in GROUPS.values() for begin in group]
+    assert [begin for begin in begins if not [*ROOT.glob(f"{begin}*")]] == []
 
 
 def test_no_test_depends_on_what_lies_outside_its_folder() -> None:

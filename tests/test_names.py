@@ -19,8 +19,8 @@ from data_prep.scores.human import gold_scores_of, of_annotators, read_compariso
 from evalsuite.commands.agree import judgements_of
 from evalsuite.people.commands.people_create import raters_of
 from evalsuite.statistics.discrimination import read_ratings
+from tests.test_house import FILES
 
-ROOT = Path(__file__).resolve().parents[1]
 READERS = {"read_table", "read_jsonl", "read_placed", "each_placed"}
 WHO = {"annotator", "judge", "user", "supporter", "simulator", "model", "a", "b"}  # fields that name people and models
 WHAT = {"id", "rubric", "dimension", "item", "source", "source_id", "question", "card", "profile", "character"}
@@ -30,19 +30,14 @@ TYPED, NAME = "\ufeff  Rene\u0301e\u200b\u3000", "Renée"
 def _read_models() -> list[type[BaseModel]]:
     """Every model that a reader of people's and the programs' own tables is given anywhere in the code."""
     models: set[type[BaseModel]] = set()
-    for package in ("core", "data_prep", "evalsuite", "train"):
-        for file in (ROOT / package).rglob("*.py"):
-            text = file.read_text()
-            if not any(reader in text for reader in READERS):
-                continue
-            calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
-            calls = [
-                call for call in calls if isinstance(call.func, ast.Name) and call.func.id in READERS and len(call.args) > 1
-            ]
-            if calls:
-                module = importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
-                given = {getattr(module, call.args[1].id, None) for call in calls if isinstance(call.args[1], ast.Name)}
-                models |= {model for model in given if isinstance(model, type) and issubclass(model, BaseModel)}
+    for name, file in FILES.items():
+        text = file.read_text()
+        nodes = ast.walk(ast.parse(text)) if any(reader in text for reader in READERS) and name[:5] != "serve" else ()
+        calls = [node for node in nodes if isinstance(node, ast.Call) and len(node.args) > 1]
+        if calls := [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in READERS]:
+            module = importlib.import_module(name)
+            given = {getattr(module, call.args[1].id, None) for call in calls if isinstance(call.args[1], ast.Name)}
+            models |= {model for model in given if isinstance(model, type) and issubclass(model, BaseModel)}
     return sorted(models, key=lambda model: model.__name__)
 
 
