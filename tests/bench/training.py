@@ -49,19 +49,15 @@ def train(folder: Path, strategy: str, steps: int, batch: int, length: int, numb
     from tests.train.conftest import untrained
     from train.recipes import parse_recipe
 
-    settings = {
+    settings: dict[str, Any] = {
         "train_file": folder / "train.jsonl",
         "valid_file": folder / "valid.jsonl",
-        "output_dir": folder / f"{strategy}-{number}",
-        "train_sampling_strategy": strategy,
-        "max_steps": steps + WARM_UP,
-        "per_device_train_batch_size": batch,
-        "gradient_accumulation_steps": 1,
         "max_length": length,
-        "save_strategy": "no",
         "seed": number,
-        "disable_tqdm": True,
     }
+    settings |= {"output_dir": folder / f"{strategy}-{number}", "train_sampling_strategy": strategy, "save_strategy": "no"}
+    settings |= {"max_steps": steps + WARM_UP, "per_device_train_batch_size": batch, "gradient_accumulation_steps": 1}
+    settings |= {"disable_tqdm": True}
     overrides = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
     trainer = untrained(parse_recipe("role", ["--config", str(RECIPE), *overrides]))
     clock: list[float] = []
