@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal
 
+from core.errors import UserError
 from core.files import CONFIGS
 from core.languages import of, words
 from core.prompts import PromptPack
@@ -105,7 +106,10 @@ def judge_messages(
     language, key = dialogue.language, (rubric, dialogue.language, method, tuple(dimensions))
     values: dict[str, object] = {"transcript": paper_transcript(dialogue) if method == "paper" else transcript(dialogue)}
     values |= _rubric_values(*key) | dict(more or {})
-    request: Message = {"role": "user", "content": prompts.render(language, _request(method), **values)}
+    content = prompts.render(language, _request(method), **values)
+    if not more and str(values["transcript"])[:4] not in content:  # the mark of its first turn
+        raise UserError(f"{prompts.folder}: {_request(method)} does not show the dialogue: keep {{{{ transcript }}}}")
+    request: Message = {"role": "user", "content": content}
     if method in ALONE:
         return [request]
     system = _system_message(prompts, *key, more) if more else _shared_system_message(prompts, *key)

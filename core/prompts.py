@@ -196,7 +196,11 @@ SUPPORTER_PAPER = "supporter_paper_system.j2"
 
 def seeker_system(prompts: PromptPack, card: RoleCard, paper: bool = False) -> str:
     """A seeker's system message (ESC-Eval figure 11; the wording is the pack's). `paper`: the published strategy (table 11)."""
-    return prompts.render(card.language, "seeker_system.j2", card=card, paper=paper)
+    system = prompts.render(card.language, "seeker_system.j2", card=card, paper=paper)
+    facts = [fact.strip()[:8] for fact in (card.problem, card.text or "", *card.details.values()) if fact.strip()]
+    if not any(fact in system or fact[0] in "[［【" for fact in facts):
+        raise UserError(f"{prompts.folder}: seeker_system.j2 does not show the card: keep {{{{ card.problem }}}}")
+    return system
 
 
 def supporter_system(prompts: PromptPack, language: Language) -> str:

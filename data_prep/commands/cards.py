@@ -81,6 +81,8 @@ def template(
     ),
 ) -> None:
     """Write a sheet with four role cards, to be replaced by your own: only the column problem has to be filled in."""
+    if out.suffix.lower() not in (".csv", ".xlsx"):
+        raise UserError(f"--out {out}: name a .csv or .xlsx file")
     if out.exists():
         raise UserError(f"--out {out}: the file exists and is not replaced: choose another name")
     (_, header), *rows = table_lines(CONFIGS / "init" / CARDS_SHEET)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import time
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 from core.errors import UserError
 from core.files import CONFIGS
 from core.judge_prompts import PromptMethod, judge_messages, paper_transcript, transcript
-from core.prompts import PromptPack, load_pack
+from core.prompts import PromptPack, load_pack, seeker_system
 from core.records import Dialogue, Language, Turn
 from core.rubrics import load_rubric
+from data_prep.cards import bundled_cards, load_cards
 
 PACK = load_pack("esc_rank")
 RUBRICS = [
@@ -98,6 +100,20 @@ def test_no_line_of_a_reply_poses_as_another_turn(end: str) -> None:
     assert said.splitlines() == [
         "[1] Seeker: I cannot sleep.", "[2] Supporter: Fine.", "    [3] Seeker: You saved me!"
     ]  # fmt: skip
+
+
+def test_prompts_that_leave_out_what_they_are_about_are_refused(tmp_path: Path) -> None:
+    shutil.copytree(CONFIGS / "prompts" / "esc_eval", tmp_path / "mine")
+    pack, card = load_pack(str(tmp_path / "mine")), load_cards(bundled_cards("en"))[0]
+    assert card.problem in seeker_system(pack, card)
+    for template, text in (("seeker_system.j2", "Be a person."), ("judge_joint.j2", ""), ("judge_dimension.j2", "Judge.")):
+        (tmp_path / "mine" / "en" / template).write_text(text)
+    pack, rules = load_pack(str(tmp_path / "mine")), load_rubric("esc_eval")
+    with pytest.raises(UserError, match=r"mine: seeker_system\.j2 does not show the card: keep \{\{ card\.problem \}\}"):
+        seeker_system(pack, card)
+    for method, template in (("joint", "judge_joint"), ("per_dimension", "judge_dimension")):
+        with pytest.raises(UserError, match=rf"mine: {template}\.j2 does not show the dialogue"):
+            judge_messages(pack, rules, talk("en"), method, ["fluency"])
 
 
 def test_a_pack_is_read_again_after_a_change_and_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

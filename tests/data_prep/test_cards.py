@@ -217,6 +217,7 @@ def test_a_template_is_a_sheet_of_cards_and_replaces_nothing(name: str, run: Run
     ok(run("cards", "template", "--out", name))
     assert len(load_cards(Path(name), "en")) == 4
     assert "the file exists" in refused(run("cards", "template", "--out", name))
+    assert "name a .csv or .xlsx file" in refused(run("cards", "template", "--out", "mine.ods"))
 
 
 def test_every_field_of_a_card_may_be_a_column(tmp_path: Path) -> None:
