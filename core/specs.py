@@ -271,12 +271,14 @@ def place_of(place: str) -> Path:
 def prompt_file(prompt: str) -> Path | None:
     """The file that a prompt names, what exists or a single word with a suffix; None if it is the text itself."""
     named = len(prompt.split()) == 1 and Path(prompt).suffix != ""
-    return Path(prompt) if named or (len(prompt.encode()) < 250 and Path(prompt).exists()) else None
+    return Path(prompt) if named or (0 < len(prompt.encode()) < 250 and Path(prompt).exists()) else None
 
 
-def prompt_text(prompt: str) -> str:
-    """The text of a prompt, given directly or as a file. Raises `UserError` for a missing file or an empty text."""
+def prompt_text(prompt: str, folder: Path = Path()) -> str:
+    """The text of a prompt, given directly or as a file, which is first looked up in `folder`. Raises `UserError` for a missing
+    file or an empty text."""
     file = prompt_file(prompt)
+    file = folder / file if file and (folder / file).is_file() else file
     text = (read_text(file, "system prompt") if file else prompt).strip()
     if not text:
         raise UserError(f"system prompt {prompt!r}: empty")
@@ -310,4 +312,4 @@ def _read_spec(name: str) -> ModelSpec:
     if not name.endswith(SPEC_FILES) and name not in model_names():
         raise UserError(f"unknown model {name[:100]!r}: {near(name[:100], model_names())} (for a served model: {FORM})")
     spec = read_named("models", name, ModelSpec, "model")
-    return spec if spec.system is None else spec.model_copy(update={"system": prompt_text(spec.system)})
+    return spec if spec.system is None else spec.model_copy(update={"system": prompt_text(spec.system, Path(name).parent)})

@@ -8,6 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from core.endpoints import Endpoint, Price
+from core.errors import UserError
 from core.files import sha256_file
 from core.specs import ModelSpec, Sampling, ServeOptions, load_spec, model_names
 
@@ -72,3 +73,17 @@ def test_weights_are_read_once_for_their_hash(tmp_path: Path, monkeypatch: pytes
     assert spec.fingerprint() == first and sha256_file(weights) == hashlib.sha256(b"one").hexdigest() and len(read) == 1
     weights.write_bytes(b"two, which is longer")
     assert spec.fingerprint() != first and len(read) == 2
+
+
+def test_a_prompt_is_looked_up_beside_its_spec_and_then_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "specs").mkdir()
+    (tmp_path / "specs" / "m.yaml").write_text("name: m\nendpoint: {base_url: http://127.0.0.1:1/v1}\nsystem: kind.txt\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"system prompt not found: kind\.txt"):
+        load_spec("specs/m.yaml")
+    for place in ("kind.txt", "specs/kind.txt"):
+        (tmp_path / place).write_text(f"Be kind: {place}.")
+        assert load_spec("specs/m.yaml").system == f"Be kind: {place}."
+    (tmp_path / "specs" / "m.yaml").write_text('name: m\nendpoint: {base_url: http://127.0.0.1:1/v1}\nsystem: ""\n')
+    with pytest.raises(UserError, match="system prompt '': empty"):
+        load_spec("specs/m.yaml")
