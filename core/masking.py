@@ -62,6 +62,8 @@ def problem_of(url: str) -> str | None:
         return "the port is a number from 0 to 65535"
     if "@" in parts.netloc or parts.query or parts.fragment:
         return "an address has no user, password or query: name the key's variable in endpoint.api_key_env or NAME@URL#VARIABLE"
+    if parts.path.rstrip("/").endswith("/chat/completions"):
+        return "leave out /chat/completions, which is added to the address"
     return None
 
 

@@ -224,6 +224,7 @@ def refused(esc_eval: EscEval, *more: object) -> str:
 def test_what_is_wrong_with_an_address(esc_eval: EscEval, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "expected NAME@http://HOST:PORT/v1" in refused(esc_eval, "--model", "m@127.0.0.1:8000/v1")
     assert "before its address" in refused(esc_eval, "--model", "http://127.0.0.1:8000/v1")
+    assert "leave out /chat/completions" in refused(esc_eval, "--model", "m@http://127.0.0.1:8000/v1/chat/completions")
     assert refused(esc_eval, "--model", "m@http://127.0.0.1:9/v1").endswith("cannot be reached: Connection refused\n")
     assert "(for a served model: NAME@http" in refused(esc_eval, "--judge", "gpt-4o-mini", "--model", "m@http://127.0.0.1:9/v1")
     with a_web_page(200) as url:
