@@ -340,3 +340,8 @@ def test_what_does_not_fit_is_refused_by_its_config_alone(hub: FakeHub, tmp_path
     found = planned(hub, tmp_path, "24")
     assert found["error"].startswith("not enough memory on 1 × 24 GB for m:\n  m: weights 26.4")
     assert hub.asked == ["config.json"], "its weights were not downloaded"
+
+
+def test_code_of_strangers_is_not_trusted_unasked(gpus: list[str], tmp_path: Path) -> None:
+    (server,) = plan_servers([spec()], tmp_path, resolve=False)
+    assert "--trust-remote-code" not in server.argv and "--enforce-eager" not in server.argv

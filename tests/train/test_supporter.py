@@ -324,3 +324,10 @@ def test_what_trl_sets_on_import_does_not_reach_a_training_or_its_servers() -> N
     )
     assert done.returncode == 0 and "TRL currently supports" not in done.stderr, done.stderr
     assert done.stdout.split()[-1] == "INFO"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_reward_rises_over_thirty_steps(served: Endpoint, tmp_path: Path, seed: int) -> None:
+    curve = train_toy(tmp_path, served.url, seed, 30)
+    assert len(curve) == 30 and curve[0] < 0.15 and sum(curve[-5:]) / 5 > 0.9, curve
