@@ -16,6 +16,7 @@ from contextlib import suppress
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
@@ -68,7 +69,7 @@ class Reads:
                 return f"a link to {path.readlink()}, which does not exist"
             if path.parts[:1] == ("configs",) and (bundled := CONFIGS.parent / path).exists():
                 return f"no such {self.kind} here; the bundled one is {bundled}"
-            made = f": {self.made.format(path=path)}" if self.made else ""
+            made = f": {self.made.format(path=quote(str(path)))}" if self.made else ""
             return f"no such {'file or folder' if self.kind == 'place' else self.kind}{made}"
         if self.kind != "place" and path.is_dir() != (self.kind == "folder"):
             return f"not a {self.kind}"

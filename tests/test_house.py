@@ -263,3 +263,23 @@ def test_locals_are_named_by_nouns_of_the_field(room: str) -> None:
         words += [(node.arg, node.lineno) for node in nodes if isinstance(node, ast.arg)]
         wrong |= {f"{FILES[name].relative_to(ROOT)}:{line}: {word}" for word, line in words if word in NOT_NOUNS}
     assert not wrong, "\n".join(sorted(wrong))
+
+
+_PROGRAM = re.compile(r"\b(?:esc-(?:eval|data|train|serve)|python -m \w+) [^`\n]*\Z")
+_PLACE = re.compile(r"(?:folder|path|file|out)\b")
+
+
+def test_places_in_printed_commands_are_quoted() -> None:
+    """A command in a message can be pasted, also if a folder has a blank in its name."""
+    bare = set[str]()
+    for path in FILES.values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.JoinedStr):
+                continue
+            text = ""
+            for part in node.values:
+                value = ast.unparse(part.value) if isinstance(part, ast.FormattedValue) else ""
+                if _PROGRAM.search(text) and _PLACE.search(value) and "quote(" not in value:
+                    bare.add(f"{path.relative_to(ROOT)}:{node.lineno}: {{{value}}}")
+                text += value or str(getattr(part, "value", ""))
+    assert not bare, "\n".join(sorted(bare))

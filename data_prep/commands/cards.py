@@ -2,6 +2,7 @@
 for EmoHarbor, which a model builds from questionnaires or role cards (build)."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Literal
 
 import typer
@@ -91,7 +92,7 @@ def template(
         write_xlsx(out, "cards", header, records)
     else:
         write_csv(out, header, records)
-    console.print(f"written: {out}\nesc-eval run --config CONFIG --cards {out}", soft_wrap=True)
+    console.print(f"written: {out}\nesc-eval run --config CONFIG --cards {quote(str(out))}", soft_wrap=True)
 
 
 @app.command()

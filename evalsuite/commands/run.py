@@ -184,7 +184,7 @@ def status(folder: Annotated[InRun, typer.Argument(metavar="RUN", help="A run fo
     unreadable (which `run --retry` asks for again), and what is missing."""
     if not (folder / "calls.sqlite").exists():
         raise UserError(
-            f"not a run folder (no calls.sqlite): {folder}: `esc-eval run --config CONFIG --out {folder}` makes one"
+            f"not a run folder (no calls.sqlite): {folder}: `esc-eval run --config CONFIG --out {quote(str(folder))}` makes one"
         )
     run = Run(folder)
     try:

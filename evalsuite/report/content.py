@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -135,9 +136,10 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
     config = run.config()
     scored = config.scored
     if scored is None and "role_play" in config:
+        played, scores = (quote(str(run.folder / f"role_play_{name}.jsonl")) for name in ("dialogues", "judgements"))
         raise UserError(
             f"{run.folder} holds scores of seekers, not of supporters: show them with `esc-eval paper role-play --dialogues "
-            f"{run.folder}/role_play_dialogues.jsonl --judgements {run.folder}/role_play_judgements.jsonl`"
+            f"{played} --judgements {scores}`"
         )
     if scored is None and (others := config.stages.keys() - {"simulate", "dialogues", "gold"}):
         raise UserError(f"{run.folder} holds records of {', '.join(sorted(others))}: their command wrote their tables there")

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -98,7 +99,7 @@ def report_to_publish(folder: Path, repo: str) -> Publication:
     corpora that their cards come from decide. Raises `UserError` where they forbid it, and where there is no report."""
     config = shards.whole(folder)
     if not (folder / "report.html").is_file():
-        raise UserError(f"{folder}: no report.html: `esc-eval report {folder}` writes it")
+        raise UserError(f"{folder}: no report.html: `esc-eval report {quote(str(folder))}` writes it")
     shared_licences(folder, set(sources_in(folder / "dialogues.jsonl")))
     title = f"{folder.resolve().name}: ESC-Eval"[:80]
     metadata = {"title": title, "sdk": "static", "app_file": "index.html", "pinned": False, "tags": ["esc-eval"]}

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import orjson
@@ -188,7 +189,8 @@ def chosen_set(folder: Path, config: RunConfig, judge: str | None) -> JudgementS
     """The set to read. Raises `UserError` if there is none, and for several without a judge's name."""
     sets = {judged.judge: judged for judged in sets_of(folder, config)}
     if not sets:
-        raise UserError(f"{folder} has no judgements yet: run `esc-eval run --only score --config CONFIG --out {folder}` first")
+        score = f"esc-eval run --only score --config CONFIG --out {quote(str(folder))}"
+        raise UserError(f"{folder} has no judgements yet: run `{score}` first")
     if judge is None and len(sets) > 1:
         raise UserError(f"{folder} was scored by {len(sets)} judges: choose one with --judge: {', '.join(sets)}")
     if judge is not None and judge not in sets:

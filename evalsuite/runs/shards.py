@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
+from shlex import quote
 from typing import Any, cast
 
 from core.errors import UserError
@@ -30,7 +31,8 @@ def whole(folder: Path, needed: bool = True) -> RunConfig:
     `UserError` if there is no config, and for a shard, whose figures could be mistaken for those of the run."""
     config = RunConfig.read(folder)
     if needed and not config:
-        raise UserError(f"not a run folder (no config.json): {folder}: `esc-eval run --config CONFIG --out {folder}` makes one")
+        play = f"esc-eval run --config CONFIG --out {quote(str(folder))}"
+        raise UserError(f"not a run folder (no config.json): {folder}: `{play}` makes one")
     if shard := config.shard:
         raise UserError(f"{folder} holds only shard {shard} of a run: merge all shards with `esc-eval merge` first")
     return config

@@ -59,8 +59,7 @@ def as_served(body: dict[str, Any], count: int) -> Answer:
     """What the callables say, from a server."""
     if body["model"] == "judge":
         return Answer("3210123")
-    said = seeker(body["messages"]) if body["model"] == "seeker" else f"What keeps you awake? ({len(body['messages'])})"
-    return Answer(said)
+    return Answer(seeker(body["messages"]) if body["model"] == "seeker" else f"What keeps you awake? ({len(body['messages'])})")
 
 
 @pytest.mark.slow
@@ -72,9 +71,8 @@ def test_callables_leave_the_records_that_a_server_leaves(tmp_path: Path) -> Non
         at: dict[str, Any] = {role: f"{name}@{endpoint.url}" for role, name in roles.items()}
         theirs = simulate(CARDS, **at, exchanges=2, quiet=True)
     assert held(ours) == held(theirs)
-    assert [(j.dialogue_id, j.dimension, j.value) for j in ours.judgements] == [
-        (j.dialogue_id, j.dimension, j.value) for j in theirs.judgements
-    ]
+    ours_judged, theirs_judged = ([(j.dialogue_id, j.dimension, j.value) for j in run.judgements] for run in (ours, theirs))
+    assert ours_judged == theirs_judged
     assert supporter.asked == 3 * 2 and len(judge.threads) == 1
     assert {j.value for j in ours.judgements if j.dimension == "fluency"} == {3}
     assert ours.folder is None

@@ -1,6 +1,7 @@
 """`esc-eval paper ecdbench …`: scores of tasks aggregated to capabilities and one total (ECDBench, or your own benchmark)."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, get_args
 
 import typer
@@ -135,7 +136,7 @@ def run(
         tables.append(Table("not_run", "Datasets that were not run", ("dataset", "name", "why"), rows))
     if deliver("ecdbench", plain(tables), tables, out, as_json, shown):
         if scores:
-            board = f"esc-eval paper ecdbench table --scores {out / 'scores.jsonl'} --out board"
+            board = f"esc-eval paper ecdbench table --scores {quote(str(out / 'scores.jsonl'))} --out board"
             notices.print(f"scores: {out / 'scores.jsonl'}   then: {board}", soft_wrap=True)
         if summaries and judging is None:
             written = sum(dialogue.exchanges > 0 for dialogue in summaries)

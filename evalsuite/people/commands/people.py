@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
@@ -228,8 +229,9 @@ def opened(folder: Path, make: bool = False) -> Iterator[StudyStore]:
         if make:
             (folder / DATABASE).touch(0o600)
         elif not (folder / DATABASE).exists():
+            place = quote(str(folder))
             raise UserError(
-                f"{folder}: no study in it: `esc-eval people create {folder}` makes one, `esc-eval people backup {folder} "
+                f"{folder}: no study in it: `esc-eval people create {place}` makes one, `esc-eval people backup {place} "
                 f"--restore FILE` restores a backup (also after an interruption); or set {URL} if it is in PostgreSQL"
             )
         database = f"sqlite:///{folder / DATABASE}"

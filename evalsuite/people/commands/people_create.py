@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from math import isclose
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -160,7 +161,7 @@ def create(
     if study.weights:
         console.print("drawn by `people suggest`: the export will have the weights; have all dialogues scored")
     console.print(f"links: {links} (put the server's address before each; they are secrets)", soft_wrap=True)
-    console.print(f"next: esc-eval people serve {folder}", soft_wrap=True)
+    console.print(f"next: esc-eval people serve {quote(str(folder))}", soft_wrap=True)
 
 
 def _ratings(
@@ -335,9 +336,8 @@ def suggest_dialogues(
         console.print(f"{language}, {name}: {count}", soft_wrap=True)
     if changed:
         console.print(f"replace {WEIGHTS} next to the earlier scores with {out / BEFORE}", soft_wrap=True)
-    console.print(
-        f"next: esc-eval people create STUDY --dialogues {out / 'dialogues.jsonl'} --rubric NAME --raters 2", soft_wrap=True
-    )
+    made = quote(str(out / "dialogues.jsonl"))
+    console.print(f"next: esc-eval people create STUDY --dialogues {made} --rubric NAME --raters 2", soft_wrap=True)
 
 
 def _labelled(
