@@ -239,6 +239,8 @@ def test_export_follows_the_seed(bench: Bench) -> None:
     bench("export", "--out", bench.folder / "again", "--seed", "1")
     bench("export", "--out", bench.folder / "other", "--seed", "2")
     assert files("again") == files("sheets")
+    with zipfile.ZipFile(bench.folder / "again" / "worker_1.xlsx") as book:
+        assert book.read("docProps/core.xml").count(b"2000-01-01T00:00:00Z") == 2, "not the time at which it was written"
     assert files("other")["worker_1.csv"] != files("sheets")["worker_1.csv"]
 
 

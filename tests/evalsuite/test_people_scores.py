@@ -67,8 +67,13 @@ def test_a_leaderboard_by_people_alone_and_beside_a_judge(tmp_path: Path, esc_ev
     table = (tmp_path / "board" / "tables" / "leaderboard-en.csv").read_text()
     assert table.splitlines()[1].startswith("1,good,81.25")
     assert (tmp_path / "board" / "tables" / "annotators.csv").exists()
+    foreign = SCORES[0].model_copy(
+        update={"rubric": "feel", "dimension": next(iter(load_rubric("feel").dimensions)), "value": 3}
+    )
+    write_jsonl(tmp_path / "two.jsonl", [*SCORES, foreign])
     for arguments, message in [
         (given, "give run folders, or --dialogues with --gold"),
+        (("--dialogues", tmp_path / "d.jsonl", "--gold", tmp_path / "two.jsonl"), "--gold: scores on several rubrics"),
         (("--rubric", CONFIGS / "rubrics" / "feel.yaml", "--dialogues", tmp_path / "d.jsonl"), "option of --gold"),
     ]:
         code, error = esc_eval("leaderboard", *arguments, "--out", tmp_path / "no")
